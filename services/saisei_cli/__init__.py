@@ -1,0 +1,1 @@
+"""`saisei`: the command line for operators and app developers. Talks gRPC; never reaches into a database."""

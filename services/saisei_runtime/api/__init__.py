@@ -1,0 +1,1 @@
+"""gRPC servicers of the runtime: thin, no rules of their own."""

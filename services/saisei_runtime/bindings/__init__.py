@@ -1,0 +1,1 @@
+"""What Workers reach through `env`: one module for each kind of Binding."""

@@ -1,0 +1,1 @@
+"""The workflow engine: a pure machine, and the journal, scheduler and subscriptions around it."""

@@ -1,0 +1,44 @@
+"""Clocks: the system's, and one that stands still until it is advanced (`--virtual-clock`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from saisei_contract.clock import Clock
+
+__all__ = ["Clock", "SystemClock", "VirtualClock"]
+
+
+class SystemClock:
+    """Wall time that never runs backwards inside one process: a step back of the system clock holds it still."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def now_ms(self) -> int:
+        self._last = max(self._last, time.time_ns() // 1_000_000)
+        return self._last
+
+
+class VirtualClock:
+    """Stands still between advances. `on_advance` callbacks run in the loop of the caller of `advance`."""
+
+    def __init__(self, start_ms: int | None = None) -> None:
+        self._now = time.time_ns() // 1_000_000 if start_ms is None else start_ms
+        self._listeners: list[Callable[[], None]] = []
+
+    def now_ms(self) -> int:
+        return self._now
+
+    def on_advance(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def advance(self, seconds: float) -> int:
+        """Moves on by `seconds` (> 0) and returns the new time in epoch ms; ValueError otherwise."""
+        if not seconds > 0:
+            raise ValueError("a clock is advanced by more than 0 seconds")
+        self._now += round(seconds * 1000)
+        for listener in self._listeners:
+            listener()
+        return self._now
