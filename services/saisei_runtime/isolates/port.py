@@ -21,7 +21,8 @@ class HistoryStep:
     """One journaled step as a new context sees it.
 
     `state` is "complete" (with `result`, canonical bytes or None), "errored" (with `error`: step_failed or
-    wait_timeout) or "open" (a registered step without an outcome; `kind` decides whether a call of that name is a mismatch, W-120).
+    wait_timeout) or "open" (a registered step without an outcome; `kind` decides whether a call of that name is a
+    mismatch, W-120).
     `failed_attempts` of an open `do` step gives the number of the next attempt.
     """
 

@@ -1,0 +1,72 @@
+"""gRPC servers and channels of the services: one set of options, health and reflection on, errors in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from saisei_service.rpc_errors import ErrorInterceptor
+
+# A 1 MiB document with its envelope must pass each hop; a request body of the Host API too.
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024 + 64 * 1024
+
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.so_reuseport", 0),
+)
+_CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
+    *_OPTIONS,
+    # A killed service is back within a second; the default back-off would keep its clients away for up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Channels inside one installation never share a subchannel with another by accident.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class RpcServer:
+    """One grpc.aio server. `register` adds servicers; `start(address)` listens on `unix:/path` or `host:port`."""
+
+    def __init__(self) -> None:
+        self.server = grpc.aio.server(options=_OPTIONS, interceptors=[ErrorInterceptor()])
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        self._names: list[str] = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+
+    def register(self, add: Callable[[Any, Any], None], servicer: Any, full_name: str) -> None:
+        """`add` is the generated add_…_to_server; `full_name` e.g. "saisei.control.v1.ResourceService"."""
+        descriptor_pool.Default().FindServiceByName(full_name)  # a misspelled name fails at start, not at reflection
+        add(servicer, self.server)
+        self._names.append(full_name)
+
+    async def start(self, addresses: Sequence[str], credentials: grpc.ServerCredentials | None = None) -> list[int]:
+        """Listens and serves; returns the bound ports (1 for a unix socket)."""
+        reflection.enable_server_reflection(self._names, self.server)
+        ports = []
+        for address in addresses:
+            if credentials is not None and not address.startswith("unix:"):
+                ports.append(self.server.add_secure_port(address, credentials))
+            else:
+                ports.append(self.server.add_insecure_port(address))
+        await self.server.start()
+        for name in ["", *self._names]:
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return ports
+
+    async def stop(self, grace_seconds: float = 2.0) -> None:
+        await self._health.enter_graceful_shutdown()
+        await self.server.stop(grace_seconds)
+
+
+def open_channel(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
+    """A channel to `unix:/path` or `host:port`; it reconnects by itself, within a second."""
+    if credentials is not None and not address.startswith("unix:"):
+        return grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
