@@ -1,0 +1,3 @@
+from saisei_runtime.app import main
+
+main()

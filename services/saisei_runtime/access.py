@@ -1,0 +1,58 @@
+"""Who calls: bearer tokens are judged by the control service; this runtime only remembers the answer for 2 s."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import grpc
+
+from saisei.common.v1.common_pb2 import Principal
+from saisei.control.v1 import access_pb2
+from saisei.control.v1.access_pb2_grpc import AccessServiceAsyncStub, AccessServiceStub
+from saisei_contract.errors import SaiseiError
+from saisei_service.credentials import bearer_token, service_metadata
+from saisei_service.rpc_errors import from_rpc_error
+
+REMEMBER_SECONDS = 2.0
+REMEMBER_AT_MOST = 1024
+ANY_SPACE = "*"
+
+
+class Authenticator:
+    def __init__(self, stub: AccessServiceStub | AccessServiceAsyncStub, credential: str) -> None:
+        self._stub = stub
+        self._metadata = service_metadata(credential)
+        self._known: dict[str, tuple[float, Principal]] = {}
+
+    async def principal(self, context: grpc.aio.ServicerContext[Any, Any]) -> Principal:
+        """The caller; SaiseiError unauthenticated, or backend_unavailable when the control service is away."""
+        token = bearer_token(context)
+        now = time.monotonic()
+        known = self._known.get(token)
+        if known is not None and known[0] > now:
+            return known[1]
+        try:
+            answer = await self._stub.Authenticate(
+                access_pb2.AuthenticateRequest(token=token), metadata=self._metadata, timeout=10, wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError as error:
+            self._known.pop(token, None)
+            raise from_rpc_error(error) from None
+        if len(self._known) >= REMEMBER_AT_MOST:
+            self._known.clear()
+        self._known[token] = (now + REMEMBER_SECONDS, answer.principal)
+        return answer.principal
+
+
+def may_read(principal: Principal, space: str) -> bool:
+    return any(rights.read for rights in principal.rights if rights.space in (space, ANY_SPACE))
+
+
+def may_write(principal: Principal, space: str) -> bool:
+    return any(rights.write for rights in principal.rights if rights.space in (space, ANY_SPACE))
+
+
+def unknown_workflow(uid: str) -> SaiseiError:
+    """One answer for "does not exist" and "not visible" (H-046)."""
+    return SaiseiError("not_found", f"there is no DurableWorkflow {uid[:128]!r} here that this principal may use")

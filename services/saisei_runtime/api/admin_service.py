@@ -1,0 +1,92 @@
+"""`saisei.runtime.v1.RuntimeAdminService`: what the control service asks for. Internal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from saisei.runtime.v1 import admin_pb2 as pb
+from saisei.runtime.v1 import admin_pb2_grpc as rpc
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.code import WorkerCode
+from saisei_runtime.hosting.code_store import CodeStore
+from saisei_runtime.hosting.state import HostedFile, HostedState
+from saisei_runtime.isolates.port import ContextPool
+from saisei_runtime.workflow.engine import WorkflowEngine
+from saisei_service.clock import Clock, VirtualClock
+from saisei_service.credentials import require_service
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
+    def __init__(
+        self,
+        engine: WorkflowEngine,
+        state: HostedState,
+        code: CodeStore,
+        pool: ContextPool,
+        clock: Clock,
+        credential: str,
+    ) -> None:
+        self._engine = engine
+        self._state = state
+        self._code = code
+        self._pool = pool
+        self._clock = clock
+        self._credential = credential
+
+    async def InspectVersion(self, request: pb.InspectVersionRequest, context: Context) -> pb.InspectVersionResponse:
+        require_service(context, self._credential)
+        files = [HostedFile(file.path, file.sha256, file.media_type) for file in request.files]
+        code = WorkerCode(
+            version_uid=request.version_uid,
+            worker_uid=request.worker_uid,
+            entrypoint=request.entrypoint,
+            modules=await self._code.modules(request.version_uid, files),
+            handlers=frozenset(request.handlers),
+        )
+        found = await self._pool.inspect(code)
+        return pb.InspectVersionResponse(
+            loads=found.loads,
+            handlers=sorted(found.handlers),
+            workflow_classes=sorted(found.workflow_classes),
+            problems=[
+                pb.CodeProblem(
+                    code=problem.code,
+                    message=problem.message,
+                    module=problem.module,
+                    line=problem.line,
+                    column=problem.column,
+                )
+                for problem in found.problems
+            ],
+        )
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
+        require_service(context, self._credential)
+        stopped = await self._pool.drain(request.worker_uid, request.version_uid or None)
+        return pb.DrainResponse(stopped_contexts=stopped)
+
+    async def Purge(self, request: pb.PurgeRequest, context: Context) -> pb.PurgeResponse:
+        require_service(context, self._credential)
+        if self._state.hosted_workflow(request.workflow_uid) is not None:
+            # Admission closes with the removal of the assignment; purging before it would race with new instances.
+            raise SaiseiError("backend_unavailable", "the DurableWorkflow is still assigned to this runtime")
+        return pb.PurgeResponse(purged_instances=await self._engine.purge(request.workflow_uid))
+
+    async def Observe(self, request: pb.ObserveRequest, context: Context) -> pb.ObserveResponse:
+        require_service(context, self._credential)
+        workflow = self._state.hosted_workflow(request.workflow_uid)
+        ready = workflow is not None and self._state.allocation(workflow.worker_uid) is not None
+        return pb.ObserveResponse(ready=ready, instance_counts=await self._engine.counts(request.workflow_uid))
+
+    async def AdvanceClock(self, request: pb.AdvanceClockRequest, context: Context) -> pb.AdvanceClockResponse:
+        require_service(context, self._credential)
+        if not isinstance(self._clock, VirtualClock):
+            raise SaiseiError("capability_unavailable", "this Host does not run on a virtual clock")
+        if not request.seconds > 0:
+            raise SaiseiError("invalid_request", "seconds: a number greater than 0")
+        now = self._clock.advance(request.seconds)
+        return pb.AdvanceClockResponse(now_ms=now, started=await self._engine.settle_due())

@@ -1,0 +1,69 @@
+"""`saisei.runtime.v1.InvocationService`: the gateway's HTTP requests, both bodies streamed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import grpc
+
+from saisei.runtime.v1 import invocation_pb2 as pb
+from saisei.runtime.v1 import invocation_pb2_grpc as rpc
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.isolates.port import FetchHead
+from saisei_runtime.serving.invoke import Serving
+from saisei_service.credentials import require_service
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+CHUNK_BYTES = 64 * 1024
+
+
+class InvocationServicer(rpc.InvocationServiceServicer):
+    def __init__(self, serving: Serving, credential: str) -> None:
+        self._serving = serving
+        self._credential = credential
+
+    async def Fetch(
+        self, request_iterator: AsyncIterator[pb.FetchRequest], context: Context
+    ) -> AsyncIterator[pb.FetchResponse]:
+        require_service(context, self._credential)
+        parts = aiter(request_iterator)
+        first = await anext(parts, None)
+        if first is None or first.WhichOneof("part") != "head":
+            raise SaiseiError("invalid_request", "the first message of an exchange is its head")
+        head = first.head
+        result = await self._serving.fetch(
+            head.hostname,
+            FetchHead(
+                method=head.method,
+                url=head.url,
+                headers=[(header.name, header.value) for header in head.headers],
+                body=_body(parts) if head.has_body else None,
+            ),
+        )
+        try:
+            yield pb.FetchResponse(
+                head=pb.ResponseHead(
+                    status=result.status,
+                    headers=[pb.Header(name=name, value=value) for name, value in result.headers],
+                    has_body=True,
+                )
+            )
+            async for chunk in result.body:
+                for start in range(0, len(chunk), CHUNK_BYTES):
+                    yield pb.FetchResponse(data=chunk[start : start + CHUNK_BYTES])
+        finally:
+            if isinstance(result.body, AsyncGenerator):
+                await result.body.aclose()
+
+
+async def _body(parts: AsyncIterator[pb.FetchRequest]) -> AsyncIterator[bytes]:
+    async for part in parts:
+        match part.WhichOneof("part"):
+            case "data":
+                yield part.data
+            case "end":
+                return
+            case _:
+                raise SaiseiError("invalid_request", "after the head an exchange has data only")

@@ -1,0 +1,159 @@
+"""The runtime process: puts the rooms together, starts them in order, stops them in the reverse one."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from types import TracebackType
+
+import uvloop
+
+from saisei.control.v1 import access_pb2_grpc, assignments_pb2_grpc
+from saisei.runtime.v1 import admin_pb2_grpc, invocation_pb2_grpc, workflows_pb2_grpc
+from saisei_runtime.access import Authenticator
+from saisei_runtime.api.admin_service import RuntimeAdminServicer
+from saisei_runtime.api.invocation_service import InvocationServicer
+from saisei_runtime.api.workflow_service import WorkflowServicer
+from saisei_runtime.bindings.host import Bindings
+from saisei_runtime.bindings.workflow import WorkflowBindings
+from saisei_runtime.hosting.code_store import CodeStore
+from saisei_runtime.hosting.state import HostedState
+from saisei_runtime.hosting.watch import AssignmentWatch
+from saisei_runtime.isolates.pool import IsolatePool, IsolateSettings
+from saisei_runtime.serving.invoke import Serving
+from saisei_runtime.settings import RuntimeSettings
+from saisei_runtime.store import open_store
+from saisei_runtime.workflow.engine import EngineSettings, WorkflowEngine
+from saisei_service.clock import Clock, SystemClock, VirtualClock
+from saisei_service.logs import configure_logs
+from saisei_service.rpc import RpcServer, open_channel
+from saisei_service.settings import listen_addresses
+
+log = logging.getLogger(__name__)
+
+# How long a start waits for the children of a killed predecessor to be gone. The kernel kills them with their parent.
+PREDECESSOR_SECONDS = 30.0
+
+
+class ReplicaLock:
+    """An exclusive lock that this process and each of its Node children hold together.
+
+    The kernel releases it when the last of them is gone, so holding it proves that no code of a killed predecessor
+    with the same runtime id runs any more: its instances may be taken over at once instead of after their leases.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.fd = -1
+
+    def __enter__(self) -> ReplicaLock:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + PREDECESSOR_SECONDS
+        while True:
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    os.close(self.fd)
+                    raise SystemExit(
+                        f"another runtime, or a process that it started, still holds {self._path}; stop it first"
+                    ) from None
+                time.sleep(0.01)
+            else:
+                return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self.fd)
+
+
+class RuntimeApp:
+    """`start()` returns once the service answers; `stop()` drains contexts and gives running instances back."""
+
+    def __init__(self, settings: RuntimeSettings, lock_fd: int) -> None:
+        self._settings = settings
+        credential = settings.credential()
+        self.clock: Clock = VirtualClock() if settings.virtual_clock else SystemClock()
+        self._channel = open_channel(settings.control())
+        assignments = assignments_pb2_grpc.AssignmentServiceStub(self._channel)
+        self.state = HostedState()
+        self._code = CodeStore(self.state, assignments, credential, settings.data_dir / "runtime-code")
+        self._store = open_store(settings.database_url())
+        # The pool calls Bindings, Bindings call the engine, the engine starts contexts in the pool.
+        self.pool = IsolatePool(IsolateSettings(inherit_fd=lock_fd))
+        self.engine = WorkflowEngine(
+            database=self._store,
+            clock=self.clock,
+            pool=self.pool,
+            code=self._code,
+            allocations=self.state,
+            settings=EngineSettings(
+                runtime_id=settings.runtime_id,
+                max_contexts=settings.max_contexts,
+                max_contexts_per_worker=settings.max_contexts_per_worker,
+            ),
+        )
+        self.pool.bind(Bindings(WorkflowBindings(self.engine, self.state)))
+        self._watch = AssignmentWatch(
+            self.state, assignments, credential, settings.runtime_id, self.engine.deployment_changed
+        )
+        self._watching: asyncio.Task[None] | None = None
+        self._server = RpcServer()
+        self._server.register(
+            workflows_pb2_grpc.add_WorkflowServiceServicer_to_server,
+            WorkflowServicer(
+                self.engine,
+                self.state,
+                Authenticator(access_pb2_grpc.AccessServiceStub(self._channel), credential),
+            ),
+            "saisei.runtime.v1.WorkflowService",
+        )
+        self._server.register(
+            invocation_pb2_grpc.add_InvocationServiceServicer_to_server,
+            InvocationServicer(Serving(self.state, self._code, self.pool), credential),
+            "saisei.runtime.v1.InvocationService",
+        )
+        self._server.register(
+            admin_pb2_grpc.add_RuntimeAdminServiceServicer_to_server,
+            RuntimeAdminServicer(self.engine, self.state, self._code, self.pool, self.clock, credential),
+            "saisei.runtime.v1.RuntimeAdminService",
+        )
+
+    async def start(self) -> None:
+        await self.engine.start()
+        self._watching = asyncio.create_task(self._watch.run(), name="assignment-watch")
+        await self._server.start(listen_addresses(self._settings.runtime_listen, self._settings.runtime()))
+        log.info("the runtime is ready", extra={"runtime_id": self._settings.runtime_id})
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+        await self.engine.stop()
+        await self.pool.close()
+        await self._channel.close()
+        self._store.close()
+
+
+async def _serve(settings: RuntimeSettings, lock_fd: int) -> None:
+    stopping = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    app = RuntimeApp(settings, lock_fd)
+    await app.start()
+    await stopping.wait()
+    await app.stop()
+
+
+def main() -> None:
+    settings = RuntimeSettings()
+    configure_logs("runtime", settings.log_level)
+    with ReplicaLock(settings.data_dir / "run" / f"{settings.runtime_id}.lock") as lock:
+        uvloop.run(_serve(settings, lock.fd))

@@ -1,0 +1,168 @@
+"""The assigned Resources as plain values, and what one more assignment changes. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from saisei.control.v1 import assignments_pb2 as pb
+from saisei_runtime.code import Binding, BindingKind
+
+_KINDS: dict[int, BindingKind] = {
+    pb.BINDING_KIND_KV: BindingKind.KV,
+    pb.BINDING_KIND_SQLITE: BindingKind.SQLITE,
+    pb.BINDING_KIND_BUCKET: BindingKind.BUCKET,
+    pb.BINDING_KIND_QUEUE: BindingKind.QUEUE,
+    pb.BINDING_KIND_SERVICE: BindingKind.SERVICE,
+    pb.BINDING_KIND_ACTOR: BindingKind.ACTOR,
+    pb.BINDING_KIND_WORKFLOW: BindingKind.WORKFLOW,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HostedFile:
+    path: str
+    sha256: str
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostedVersion:
+    uid: str
+    space: str
+    worker_uid: str
+    entrypoint: str
+    files: tuple[HostedFile, ...]
+    handlers: frozenset[str]
+    vars_json: bytes
+    secret_names: tuple[str, ...]
+    bindings: tuple[Binding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostedDeployment:
+    uid: str
+    worker_uid: str
+    # (version UID, weight in basis points), sum 10,000 (WD-01).
+    versions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostedWorkflow:
+    uid: str
+    space: str
+    name: str
+    worker_uid: str
+    class_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostedEndpoint:
+    uid: str
+    worker_uid: str
+    hostname: str
+
+
+Hosted = HostedVersion | HostedDeployment | HostedWorkflow | HostedEndpoint
+
+
+def read_assignment(message: pb.Assignment) -> Hosted | None:
+    """The value behind a message; None for a removal and for a Resource kind that this release does not host."""
+    uid = message.resource_uid
+    match message.WhichOneof("body"):
+        case "version":
+            version = message.version
+            return HostedVersion(
+                uid=uid,
+                space=message.space,
+                worker_uid=version.worker_uid,
+                entrypoint=version.entrypoint,
+                files=tuple(HostedFile(file.path, file.sha256, file.media_type) for file in version.files),
+                handlers=frozenset(version.handlers),
+                vars_json=version.vars_json.encode(),
+                secret_names=tuple(version.secret_names),
+                bindings=tuple(Binding(b.name, _KINDS[b.kind], b.resource_uid) for b in version.bindings),
+            )
+        case "deployment":
+            deployment = message.deployment
+            weights = tuple((item.version_uid, item.weight) for item in deployment.versions)
+            return HostedDeployment(uid, deployment.worker_uid, weights)
+        case "workflow":
+            workflow = message.workflow
+            return HostedWorkflow(uid, message.space, message.name, workflow.worker_uid, workflow.class_name)
+        case "endpoint":
+            return HostedEndpoint(uid, message.endpoint.worker_uid, message.endpoint.hostname)
+        case _:
+            return None
+
+
+class HostedState:
+    """Everything assigned, looked up by what the hot paths ask for. Changed only through `apply`, in the event loop."""
+
+    def __init__(self, draw: Callable[[int], int] | None = None) -> None:
+        self._by_uid: dict[str, Hosted] = {}
+        self._deployment_of: dict[str, HostedDeployment] = {}
+        self._by_hostname: dict[str, HostedEndpoint] = {}
+        # Weights are ratios (WD-04); no secret depends on this choice.
+        self._draw = draw or random.Random().randrange  # noqa: S311
+        self.revision = 0
+
+    def apply(self, message: pb.Assignment) -> str | None:
+        """Makes one assignment effective; returns the Worker UID whose allocation changed, if one did."""
+        self.revision = max(self.revision, message.revision)
+        if not message.resource_uid:
+            return None
+        old = self._by_uid.pop(message.resource_uid, None)
+        if isinstance(old, HostedEndpoint):
+            self._by_hostname.pop(old.hostname, None)
+        if isinstance(old, HostedDeployment):
+            self._deployment_of.pop(old.worker_uid, None)
+        new = None if message.removed else read_assignment(message)
+        if new is not None:
+            self._by_uid[new.uid] = new
+            if isinstance(new, HostedEndpoint):
+                self._by_hostname[new.hostname] = new
+            if isinstance(new, HostedDeployment):
+                self._deployment_of[new.worker_uid] = new
+        for changed in (new, old):
+            if isinstance(changed, HostedDeployment | HostedWorkflow):
+                return changed.worker_uid
+        return None
+
+    def version(self, uid: str) -> HostedVersion | None:
+        found = self._by_uid.get(uid)
+        return found if isinstance(found, HostedVersion) else None
+
+    def hosted_workflow(self, uid: str) -> HostedWorkflow | None:
+        found = self._by_uid.get(uid)
+        return found if isinstance(found, HostedWorkflow) else None
+
+    def endpoint(self, hostname: str) -> HostedEndpoint | None:
+        return self._by_hostname.get(hostname)
+
+    def allocation(self, worker_uid: str) -> Mapping[str, int] | None:
+        """Weights of the active Deployment by Version UID, or None without one."""
+        deployment = self._deployment_of.get(worker_uid)
+        return dict(deployment.versions) if deployment else None
+
+    # The engine's port (`Allocations`):
+
+    def pick(self, worker_uid: str) -> str | None:
+        """One Version for one new context or invocation, by weight (WD-04); None without a Deployment."""
+        deployment = self._deployment_of.get(worker_uid)
+        if deployment is None:
+            return None
+        if len(deployment.versions) == 1:
+            return deployment.versions[0][0]
+        point = self._draw(sum(weight for _, weight in deployment.versions))
+        for version_uid, weight in deployment.versions:
+            if point < weight:
+                return version_uid
+            point -= weight
+        return None
+
+    def workflow(self, workflow_uid: str) -> tuple[str, str, str] | None:
+        """(worker UID, class name, Space) of an assigned DurableWorkflow."""
+        found = self.hosted_workflow(workflow_uid)
+        return (found.worker_uid, found.class_name, found.space) if found else None
