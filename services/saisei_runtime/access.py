@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from saisei.common.v1.common_pb2 import Principal
 from saisei.control.v1 import access_pb2
-from saisei.control.v1.access_pb2_grpc import AccessServiceAsyncStub, AccessServiceStub
 from saisei_contract.errors import SaiseiError
 from saisei_service.credentials import bearer_token, service_metadata
 from saisei_service.rpc_errors import from_rpc_error
+
+if TYPE_CHECKING:
+    # Exists in the stubs only: what the generated stub class is on an asyncio channel.
+    from saisei.control.v1.access_pb2_grpc import AccessServiceAsyncStub
 
 REMEMBER_SECONDS = 2.0
 REMEMBER_AT_MOST = 1024
@@ -20,7 +23,7 @@ ANY_SPACE = "*"
 
 
 class Authenticator:
-    def __init__(self, stub: AccessServiceStub | AccessServiceAsyncStub, credential: str) -> None:
+    def __init__(self, stub: AccessServiceAsyncStub, credential: str) -> None:
         self._stub = stub
         self._metadata = service_metadata(credential)
         self._known: dict[str, tuple[float, Principal]] = {}

@@ -8,13 +8,17 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from saisei.control.v1 import assignments_pb2 as pb
-from saisei.control.v1.assignments_pb2_grpc import AssignmentServiceAsyncStub, AssignmentServiceStub
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import Module, WorkerCode
 from saisei_runtime.hosting.state import HostedFile, HostedState
 from saisei_service.credentials import service_metadata
+
+if TYPE_CHECKING:
+    # Exists in the stubs only: what the generated stub class is on an asyncio channel.
+    from saisei.control.v1.assignments_pb2_grpc import AssignmentServiceAsyncStub
 
 # Versions whose modules stay in memory. A bundle is at most 128 MiB (AR-02), a usual one well under 1 MiB.
 CODE_IN_MEMORY = 64
@@ -24,9 +28,7 @@ FETCH_TIMEOUT_SECONDS = 60.0
 class CodeStore:
     """Implements `CodeSource`. Bytes are checked against their digest each time they enter from outside."""
 
-    def __init__(
-        self, state: HostedState, stub: AssignmentServiceStub | AssignmentServiceAsyncStub, credential: str, folder: Path
-    ) -> None:
+    def __init__(self, state: HostedState, stub: AssignmentServiceAsyncStub, credential: str, folder: Path) -> None:
         self._state = state
         self._stub = stub
         self._metadata = service_metadata(credential)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import grpc
 
 from saisei.control.v1 import assignments_pb2 as pb
-from saisei.control.v1.assignments_pb2_grpc import AssignmentServiceAsyncStub, AssignmentServiceStub
 from saisei_runtime.hosting.state import HostedState
 from saisei_service.credentials import service_metadata
+
+if TYPE_CHECKING:
+    # Exists in the stubs only: what the generated stub class is on an asyncio channel.
+    from saisei.control.v1.assignments_pb2_grpc import AssignmentServiceAsyncStub
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +33,7 @@ class AssignmentWatch:
     def __init__(
         self,
         state: HostedState,
-        stub: AssignmentServiceStub | AssignmentServiceAsyncStub,
+        stub: AssignmentServiceAsyncStub,
         credential: str,
         runtime_id: str,
         on_change: Callable[[str], None],

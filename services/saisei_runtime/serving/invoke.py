@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import CodeSource
 from saisei_runtime.hosting.state import HostedState
@@ -28,5 +30,5 @@ class Serving:
         return await self._pool.fetch(code, request)
 
 
-async def _text(text: str):  # type: ignore[no-untyped-def]
+async def _text(text: str) -> AsyncIterator[bytes]:
     yield text.encode()
