@@ -1,7 +1,8 @@
 """Every error that a client can meet, once: reason ⇄ HTTP status ⇄ gRPC code (H-180, contract 3.4).
 
-A reason is what a program reads: the `code` of an HTTP problem, the `reason` of a gRPC `ErrorInfo`, the `name` of an Error inside a
-Worker. The message is for people: it says what was wrong, where, and what to do, and carries nothing internal or secret (H-182).
+A reason is what a program reads: the `code` of an HTTP problem, the `reason` of a gRPC `ErrorInfo`, the `name` of an
+Error inside a Worker. The message is for people: it says what was wrong, where, and what to do, and carries nothing
+internal or secret (H-182).
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ ERROR_KINDS: dict[str, ErrorKind] = _kinds()
 class SaiseiError(Exception):
     """A refusal or failure that may be shown to the client as it is.
 
-    `reason` is a key of ERROR_KINDS. `detail` is one or two plain sentences. `metadata` holds public strings for programs, such as
-    `operationId`; it never holds secrets or foreign data.
+    `reason` is a key of ERROR_KINDS. `detail` is one or two plain sentences. `metadata` holds public strings for
+    programs, such as `operationId`; it never holds secrets or foreign data.
     """
 
     reason: str

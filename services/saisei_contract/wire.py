@@ -1,0 +1,225 @@
+"""Host API envelopes: reading request bodies strictly, and writing records under the field names of contract 1.
+
+Readers raise SaiseiError invalid_request and name the field. Writers give JSON-able dicts; `strict_json.dumps` keeps
+their numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from saisei_contract import strict_json
+from saisei_contract.errors import SaiseiError
+from saisei_contract.grammar import format_ms, is_form_url, is_uid
+from saisei_contract.json_reader import JsonObject, JsonValue, shown
+from saisei_contract.records import DiscoveryRecord, Offering, OperationRecord, ResourceRecord, SupportRecord
+
+API = "forms.takoform.com/v2"
+OPERATION_NAMES = ("create", "read", "update", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class CreateInput:
+    """H-080. `private_inputs` tells an empty map from none (H-151)."""
+
+    form: str
+    space: str
+    name: str
+    spec: JsonObject
+    private_inputs: dict[str, str] | None = field(default=None, repr=False)
+    offering: Offering | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateInput:
+    """H-100."""
+
+    spec: JsonObject
+    private_inputs: dict[str, str] | None = field(default=None, repr=False)
+
+
+def parse_create(raw: bytes) -> CreateInput:
+    """The body of `POST /resources` (H-004, H-006, H-008 … H-012, H-080, H-150)."""
+    body = _closed(strict_json.parse(raw), "", {"form", "space", "name", "spec"}, {"offering", "privateInputs"})
+    form = _string(body, "form")
+    if not is_form_url(form):
+        raise _invalid("form", "must be an ASCII absolute https URL without userinfo, query and fragment")
+    return CreateInput(
+        form=form,
+        space=_identifier(body, "space"),
+        name=_identifier(body, "name"),
+        spec=_object(body["spec"], "spec"),
+        private_inputs=_private_inputs(body),
+        offering=_offering(body),
+    )
+
+
+def parse_update(raw: bytes) -> UpdateInput:
+    """The body of `PUT /resources/{uid}` (H-100, H-150)."""
+    body = _closed(strict_json.parse(raw), "", {"spec"}, {"privateInputs"})
+    return UpdateInput(spec=_object(body["spec"], "spec"), private_inputs=_private_inputs(body))
+
+
+def parse_private_inputs(raw: bytes) -> dict[str, str]:
+    """The body of `PUT /operations/{id}/private-inputs`: the entire original map (H-154)."""
+    inputs = _private_inputs(_closed(strict_json.parse(raw), "", {"privateInputs"}, set()))
+    assert inputs is not None, "the envelope requires the field"
+    return inputs
+
+
+def parse_spec_text(text: str) -> JsonObject:
+    """A spec that comes as JSON text in a gRPC field, under the same rules (H-004, H-012)."""
+    return _object(strict_json.parse_text(text), "spec")
+
+
+def resource_json(record: ResourceRecord) -> JsonObject:
+    """contract 1.7."""
+    body: JsonObject = {"uid": record.uid, "form": record.form, "space": record.space, "name": record.name}
+    if record.offering is not None:
+        body["offering"] = {"id": record.offering.id, "revision": record.offering.revision}
+    return body | {
+        "generation": record.generation,
+        "observedGeneration": record.observed_generation,
+        "observedAt": None if record.observed_at_ms is None else format_ms(record.observed_at_ms),
+        "phase": record.phase.value,
+        "spec": strict_json.parse_text(record.spec_json),
+        "observed": strict_json.parse_text(record.observed_json),
+        "output": strict_json.parse_text(record.output_json),
+        "lastOperation": record.last_operation,
+    }
+
+
+def operation_json(record: OperationRecord) -> JsonObject:
+    """contract 1.11."""
+    body: JsonObject = {
+        "id": record.id,
+        "resourceUid": record.resource_uid,
+        "action": record.action.value,
+        "generation": record.generation,
+        "status": record.status.value,
+        "effect": record.effect.value,
+        "createdAt": format_ms(record.created_at_ms),
+        "updatedAt": format_ms(record.updated_at_ms),
+        "retainUntil": format_ms(record.retain_until_ms),
+    }
+    if record.error is not None:
+        body["error"] = {"code": record.error.code, "message": record.error.message}
+    if record.input_required is not None:
+        names: list[JsonValue] = list(record.input_required.names)
+        body["inputRequired"] = {"names": names, "reason": record.input_required.reason.value}
+    return body
+
+
+def support_json(record: SupportRecord) -> JsonObject:
+    """contract 1.5."""
+    return {
+        "form": record.form,
+        "supported": record.supported,
+        "operations": list(OPERATION_NAMES) if record.supported else [],
+        "privateInputs": record.supported and record.private_inputs,
+    }
+
+
+def discovery_json(record: DiscoveryRecord) -> JsonObject:
+    """contract 1.4."""
+    return {
+        "api": API,
+        "baseUrl": record.base_url,
+        "documentation": record.documentation,
+        "authentication": {
+            "schemes": list(record.authentication_schemes),
+            "documentation": record.authentication_documentation,
+        },
+        "capabilities": {
+            "offerings": record.offerings,
+            "previews": record.previews,
+            "privateInputs": record.private_inputs,
+        },
+        "limits": {
+            "maxRequestBytes": record.max_request_bytes,
+            "maxPageSize": record.max_page_size,
+            "replayWindowSeconds": record.replay_window_seconds,
+        },
+    }
+
+
+def page_json(items: list[JsonValue], next_cursor: str | None) -> JsonObject:
+    """H-093: both fields always present."""
+    return {"items": items, "nextCursor": next_cursor}
+
+
+def problem(error: SaiseiError) -> JsonObject:
+    """The Problem of a refusal (H-180). `operationId` comes from the error's metadata, where there is one."""
+    body: JsonObject = {
+        "type": "about:blank",
+        "title": error.kind.title,
+        "status": error.kind.http_status,
+        "code": error.reason,
+    }
+    if error.detail:
+        body["detail"] = error.detail
+    if "operationId" in error.metadata:
+        body["operationId"] = error.metadata["operationId"]
+    return body
+
+
+def _invalid(name: str, reason: str) -> SaiseiError:
+    return SaiseiError("invalid_request", f"The field {name} {reason}.")
+
+
+def _object(value: JsonValue, name: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise _invalid(name, "must be a JSON object")
+    return value
+
+
+def _closed(value: JsonValue, path: str, required: set[str], optional: set[str]) -> JsonObject:
+    """An object with exactly the known fields, none of them null (H-009, H-011).
+
+    `path` ends in a dot, or is empty for the body.
+    """
+    if not isinstance(value, dict):
+        raise SaiseiError("invalid_request", f"The {'field ' + path[:-1] if path else 'body'} must be a JSON object.")
+    for key, member in value.items():
+        if key not in required and key not in optional:
+            raise SaiseiError("invalid_request", f"The field {shown(path + key)} is not known here.")
+        if member is None:
+            raise _invalid(path + key, "must not be null; leave it out instead")
+    for key in sorted(required - value.keys()):
+        raise _invalid(path + key, "is missing")
+    return value
+
+
+def _string(body: JsonObject, key: str, path: str = "") -> str:
+    value = body[key]
+    if not isinstance(value, str):
+        raise _invalid(path + key, "must be a string")
+    return value
+
+
+def _identifier(body: JsonObject, key: str, path: str = "") -> str:
+    value = _string(body, key, path)
+    if not is_uid(value):
+        raise _invalid(
+            path + key, "must have 1 to 128 characters of A-Z a-z 0-9 . _ - and begin with a letter or digit"
+        )
+    return value
+
+
+def _private_inputs(body: JsonObject) -> dict[str, str] | None:
+    """H-150. Messages name keys, never values (H-153)."""
+    if "privateInputs" not in body:
+        return None
+    inputs: dict[str, str] = {}
+    for key, value in _object(body["privateInputs"], "privateInputs").items():
+        if not isinstance(value, str):
+            raise _invalid(f"privateInputs.{shown(key)}", "must be a string")
+        inputs[key] = value
+    return inputs
+
+
+def _offering(body: JsonObject) -> Offering | None:
+    if "offering" not in body:
+        return None
+    offering = _closed(body["offering"], "offering.", {"id", "revision"}, set())
+    return Offering(_identifier(offering, "id", "offering."), _string(offering, "revision", "offering."))
