@@ -1,1 +1,1 @@
-"""Contexts, journal, timers, serving and Bindings: the service that runs tenant code, and never decides who may do what."""
+"""Contexts, journal, timers, serving, Bindings: runs tenant code, and decides nothing about who may do what."""
