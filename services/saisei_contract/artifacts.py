@@ -8,7 +8,8 @@ from enum import Enum
 
 from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import is_artifact_url, is_sha256, is_well_formed
-from saisei_contract.json_reader import JsonObject, JsonValue, shown
+from saisei_contract.json_reader import JsonValue, shown
+from saisei_contract.shapes import closed, text
 from saisei_contract.strict_json import parse
 
 MAX_MANIFEST_BYTES = 1_048_576
@@ -27,7 +28,11 @@ MODULE_MEDIA_TYPES = frozenset({JAVASCRIPT_MODULE, "text/plain", "application/oc
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - RFC 9110's name for it
 _MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}\Z", re.ASCII)
 _FORBIDDEN_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\?#]")
-_FILE_KEYS = ("path", "url", "sha256", "mediaType")
+_PATH_RULE = (
+    f"a relative POSIX path of 1 to {MAX_PATH_BYTES:,} bytes without empty, '.' or '..' segments, backslash, '?', '#' "
+    "or control characters"
+)
+_URL_RULE = "an ASCII absolute https URL of at most 8,192 characters without userinfo, query and fragment"
 
 
 class ManifestKind(Enum):
@@ -71,10 +76,10 @@ def parse_manifest(raw: bytes, kind: ManifestKind) -> Manifest:
     except SaiseiError as error:
         raise ManifestError(error.detail.replace("The body", "The manifest", 1)) from None
     bundle = kind is ManifestKind.WORKER_BUNDLE
-    manifest = _closed(value, "The manifest", ("entrypoint", "files") if bundle else ("files",))
+    manifest = closed(value, "", ("entrypoint", "files") if bundle else ("files",), (), _refusal)
     listed = manifest["files"]
     if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_FILES:
-        raise ManifestError(f"The manifest's files must be an array of 1 to {MAX_FILES} entries.")
+        raise _refusal("files", f"must be an array of 1 to {MAX_FILES} entries")
     files = tuple(_file(entry, f"files[{index}]", kind) for index, entry in enumerate(listed))
     _refuse_duplicates(files)
     return Manifest(_entrypoint(manifest["entrypoint"], files) if bundle else None, files)
@@ -101,71 +106,42 @@ def is_artifact_path(path: str) -> bool:
 
 
 def _file(entry: JsonValue, place: str, kind: ManifestKind) -> ManifestFile:
-    item = _closed(entry, place, _FILE_KEYS)
-    path, url, digest, media_type = (_string(item, key, place) for key in _FILE_KEYS)
-    if not is_artifact_path(path):
-        raise ManifestError(
-            f"{place}.path {shown(path)} must be a relative POSIX path of 1 to {MAX_PATH_BYTES:,} bytes without empty, "
-            "'.' or '..' segments, backslash, '?', '#' or control characters."
-        )
-    if not is_artifact_url(url):
-        raise ManifestError(
-            f"{place}.url must be an ASCII absolute https URL of at most 8,192 characters without userinfo, query and "
-            "fragment."
-        )
-    if not is_sha256(digest):
-        raise ManifestError(f"{place}.sha256 must be 64 lower-case hexadecimal digits.")
-    _check_media_type(media_type, place, kind)
-    return ManifestFile(path, url, digest, media_type)
+    item = closed(entry, place, ("path", "url", "sha256", "mediaType"), (), _refusal)
+    return ManifestFile(
+        path=text(item["path"], f"{place}.path", is_artifact_path, _PATH_RULE, _refusal),
+        url=text(item["url"], f"{place}.url", is_artifact_url, _URL_RULE, _refusal),
+        sha256=text(item["sha256"], f"{place}.sha256", is_sha256, "64 lower-case hexadecimal digits", _refusal),
+        media_type=_media_type(item["mediaType"], f"{place}.mediaType", kind),
+    )
 
 
-def _check_media_type(media_type: str, place: str, kind: ManifestKind) -> None:
+def _media_type(value: JsonValue, path: str, kind: ManifestKind) -> str:
     match kind:
         case ManifestKind.WORKER_BUNDLE:
             known = MODULE_MEDIA_TYPES | {SOURCE_MAP}
-            if media_type not in known:
-                raise ManifestError(f"{place}.mediaType must be one of {', '.join(sorted(known))}.")
+            return text(value, path, known.__contains__, f"one of {', '.join(sorted(known))}", _refusal)
         case ManifestKind.STATIC_ASSET_BUNDLE:
-            if _MEDIA_TYPE.match(media_type) is None:
-                raise ManifestError(f"{place}.mediaType must be a media type without parameters, such as text/html.")
+            rule = "a media type without parameters, such as text/html"
+            return text(value, path, lambda spelling: _MEDIA_TYPE.match(spelling) is not None, rule, _refusal)
         case ManifestKind.SQLITE_MIGRATION_SET:
-            if media_type != "application/sql":
-                raise ManifestError(f"{place}.mediaType must be application/sql.")
+            return text(value, path, "application/sql".__eq__, "application/sql", _refusal)
 
 
 def _refuse_duplicates(files: tuple[ManifestFile, ...]) -> None:
     seen: set[str] = set()
     for index, file in enumerate(files):
         if file.path in seen:
-            raise ManifestError(f"files[{index}].path {shown(file.path)} is listed twice.")
+            raise _refusal(f"files[{index}].path", f"repeats the path {shown(file.path)}")
         seen.add(file.path)
 
 
 def _entrypoint(value: JsonValue, files: tuple[ManifestFile, ...]) -> str:
-    if not isinstance(value, str):
-        raise ManifestError("The manifest's entrypoint must be a string.")
-    media_type = next((file.media_type for file in files if file.path == value), None)
-    if media_type is None:
-        raise ManifestError(f"The entrypoint {shown(value)} is not the path of any file.")
-    if media_type != JAVASCRIPT_MODULE:
-        raise ManifestError(f"The entrypoint's mediaType must be {JAVASCRIPT_MODULE}.")
-    return value
+    types = {file.path: file.media_type for file in files}
+    path = text(value, "entrypoint", types.__contains__, "the path of one of the files", _refusal)
+    if types[path] != JAVASCRIPT_MODULE:
+        raise _refusal("entrypoint", f"must name a file of the mediaType {JAVASCRIPT_MODULE}")
+    return path
 
 
-def _closed(value: JsonValue, place: str, keys: tuple[str, ...]) -> JsonObject:
-    if not isinstance(value, dict):
-        raise ManifestError(f"{place} must be a JSON object.")
-    for key in value:
-        if key not in keys:
-            raise ManifestError(f"{place} has the unknown field {shown(key)}.")
-    for key in keys:
-        if key not in value:
-            raise ManifestError(f"{place} lacks the field {key}.")
-    return value
-
-
-def _string(item: JsonObject, key: str, place: str) -> str:
-    value = item[key]
-    if not isinstance(value, str):
-        raise ManifestError(f"{place}.{key} must be a string.")
-    return value
+def _refusal(path: str, rule: str) -> ManifestError:
+    return ManifestError(f"{path or 'The manifest'} {rule}.")

@@ -23,10 +23,15 @@ def canonical_document(raw: bytes) -> bytes:
     no limit (W-047).
     """
     try:
-        value = read(decode_utf8(raw), _double)
+        value = read_document(raw)
     except JsonFault as fault:
         raise SaiseiError("invalid_params", f"The document is not valid JSON: {fault}.") from None
     return canonical_value(value)
+
+
+def read_document(raw: bytes) -> JsonValue:
+    """JSON text of any nesting with its numbers as doubles, for documents and bodies that carry some. JsonFault."""
+    return read(decode_utf8(raw), _double)
 
 
 def canonical_value(value: JsonValue) -> bytes:
@@ -40,8 +45,10 @@ def canonical_value(value: JsonValue) -> bytes:
         )
     try:
         encoded = canonical(value)
-    except ValueError as error:
-        raise SaiseiError("invalid_params", f"The document holds a value that JSON cannot carry: {error}.") from None
+    except ValueError:
+        raise SaiseiError(
+            "invalid_params", "The document holds a number that is not finite, or a string with a lone surrogate."
+        ) from None
     check_size(encoded)
     return encoded
 

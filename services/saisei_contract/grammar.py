@@ -29,6 +29,8 @@ _HTTPS_URL = re.compile(
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_JSON_MEDIA_TYPE = re.compile(r"[ \t]*application/json[ \t]*(?:;.*)?\Z", re.ASCII | re.IGNORECASE)
+
 MAX_NAME_SCALARS = 256
 MAX_HOSTNAME = 253
 MAX_ARTIFACT_URL = 8192
@@ -147,6 +149,11 @@ def parse_page_limit(values: Sequence[str], max_page_size: int) -> int:
             "invalid_request", f"The query parameter limit must be one integer from 1 to {max_page_size}."
         )
     return int(text)
+
+
+def is_json_media_type(content_type: str | None) -> bool:
+    """H-014: `application/json`, with any parameters; a missing header is none."""
+    return content_type is not None and _JSON_MEDIA_TYPE.match(content_type) is not None
 
 
 def is_cursor(text: str) -> bool:

@@ -7,6 +7,7 @@ limit.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -197,6 +198,5 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def shown(name: str, limit: int = 64) -> str:
-    """A client's own name quoted for a message: printable, ASCII, short."""
-    short = name if len(name) <= limit else name[:limit] + "…"
-    return '"' + short.encode("ascii", "backslashreplace").decode().replace("\n", "\\n").replace("\r", "\\r") + '"'
+    """A client's own name quoted for a message: as an ASCII JSON string, cut after `limit` characters."""
+    return json.dumps(name) if len(name) <= limit else f"{json.dumps(name[:limit])}..."

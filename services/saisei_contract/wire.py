@@ -6,6 +6,7 @@ their numbers.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from saisei_contract import strict_json
@@ -13,9 +14,11 @@ from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import format_ms, is_form_url, is_uid
 from saisei_contract.json_reader import JsonObject, JsonValue, shown
 from saisei_contract.records import DiscoveryRecord, Offering, OperationRecord, ResourceRecord, SupportRecord
+from saisei_contract.shapes import closed, text
 
 API = "forms.takoform.com/v2"
 OPERATION_NAMES = ("create", "read", "update", "delete")
+_FORM_URL = "an ASCII absolute https URL without userinfo, query and fragment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +43,11 @@ class UpdateInput:
 
 def parse_create(raw: bytes) -> CreateInput:
     """The body of `POST /resources` (H-004, H-006, H-008 … H-012, H-080, H-150)."""
-    body = _closed(strict_json.parse(raw), "", {"form", "space", "name", "spec"}, {"offering", "privateInputs"})
-    form = _string(body, "form")
-    if not is_form_url(form):
-        raise _invalid("form", "must be an ASCII absolute https URL without userinfo, query and fragment")
+    body = _closed(strict_json.parse(raw), "", ("form", "space", "name", "spec"), ("offering", "privateInputs"))
     return CreateInput(
-        form=form,
-        space=_identifier(body, "space"),
-        name=_identifier(body, "name"),
+        form=text(body["form"], "form", is_form_url, _FORM_URL, bad_request),
+        space=_identifier(body["space"], "space"),
+        name=_identifier(body["name"], "name"),
         spec=_object(body["spec"], "spec"),
         private_inputs=_private_inputs(body),
         offering=_offering(body),
@@ -56,15 +56,27 @@ def parse_create(raw: bytes) -> CreateInput:
 
 def parse_update(raw: bytes) -> UpdateInput:
     """The body of `PUT /resources/{uid}` (H-100, H-150)."""
-    body = _closed(strict_json.parse(raw), "", {"spec"}, {"privateInputs"})
+    body = _closed(strict_json.parse(raw), "", ("spec",), ("privateInputs",))
     return UpdateInput(spec=_object(body["spec"], "spec"), private_inputs=_private_inputs(body))
 
 
 def parse_private_inputs(raw: bytes) -> dict[str, str]:
     """The body of `PUT /operations/{id}/private-inputs`: the entire original map (H-154)."""
-    inputs = _private_inputs(_closed(strict_json.parse(raw), "", {"privateInputs"}, set()))
+    inputs = _private_inputs(_closed(strict_json.parse(raw), "", ("privateInputs",)))
     assert inputs is not None, "the envelope requires the field"
     return inputs
+
+
+def parse_query(pairs: Iterable[tuple[str, str]], known: Container[str] = ()) -> dict[str, str]:
+    """A request's query parameters. SaiseiError invalid_request for an unknown or a repeated one (H-009)."""
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            raise SaiseiError("invalid_request", f"The query parameter {shown(name)} is not known here.")
+        if name in query:
+            raise SaiseiError("invalid_request", f"The query parameter {name} is given more than once.")
+        query[name] = value
+    return query
 
 
 def parse_spec_text(text: str) -> JsonObject:
@@ -163,47 +175,25 @@ def problem(error: SaiseiError) -> JsonObject:
     return body
 
 
-def _invalid(name: str, reason: str) -> SaiseiError:
-    return SaiseiError("invalid_request", f"The field {name} {reason}.")
+def bad_request(path: str, rule: str) -> SaiseiError:
+    """The refusal of a body, naming the field (H-009, H-011)."""
+    return SaiseiError("invalid_request", f"{f'The field {path}' if path else 'The body'} {rule}.")
 
 
-def _object(value: JsonValue, name: str) -> JsonObject:
+def _closed(value: JsonValue, path: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> JsonObject:
+    return closed(value, path, required, optional, bad_request)
+
+
+def _object(value: JsonValue, path: str) -> JsonObject:
     if not isinstance(value, dict):
-        raise _invalid(name, "must be a JSON object")
+        raise bad_request(path, "must be a JSON object")
     return value
 
 
-def _closed(value: JsonValue, path: str, required: set[str], optional: set[str]) -> JsonObject:
-    """An object with exactly the known fields, none of them null (H-009, H-011).
-
-    `path` ends in a dot, or is empty for the body.
-    """
-    if not isinstance(value, dict):
-        raise SaiseiError("invalid_request", f"The {'field ' + path[:-1] if path else 'body'} must be a JSON object.")
-    for key, member in value.items():
-        if key not in required and key not in optional:
-            raise SaiseiError("invalid_request", f"The field {shown(path + key)} is not known here.")
-        if member is None:
-            raise _invalid(path + key, "must not be null; leave it out instead")
-    for key in sorted(required - value.keys()):
-        raise _invalid(path + key, "is missing")
-    return value
-
-
-def _string(body: JsonObject, key: str, path: str = "") -> str:
-    value = body[key]
-    if not isinstance(value, str):
-        raise _invalid(path + key, "must be a string")
-    return value
-
-
-def _identifier(body: JsonObject, key: str, path: str = "") -> str:
-    value = _string(body, key, path)
-    if not is_uid(value):
-        raise _invalid(
-            path + key, "must have 1 to 128 characters of A-Z a-z 0-9 . _ - and begin with a letter or digit"
-        )
-    return value
+def _identifier(value: JsonValue, path: str) -> str:
+    return text(
+        value, path, is_uid, "1 to 128 characters of A-Z a-z 0-9 . _ -, beginning with a letter or digit", bad_request
+    )
 
 
 def _private_inputs(body: JsonObject) -> dict[str, str] | None:
@@ -213,7 +203,7 @@ def _private_inputs(body: JsonObject) -> dict[str, str] | None:
     inputs: dict[str, str] = {}
     for key, value in _object(body["privateInputs"], "privateInputs").items():
         if not isinstance(value, str):
-            raise _invalid(f"privateInputs.{shown(key)}", "must be a string")
+            raise bad_request(f"privateInputs.{shown(key)}", "must be a string")
         inputs[key] = value
     return inputs
 
@@ -221,5 +211,6 @@ def _private_inputs(body: JsonObject) -> dict[str, str] | None:
 def _offering(body: JsonObject) -> Offering | None:
     if "offering" not in body:
         return None
-    offering = _closed(body["offering"], "offering.", {"id", "revision"}, set())
-    return Offering(_identifier(offering, "id", "offering."), _string(offering, "revision", "offering."))
+    offering = _closed(body["offering"], "offering", ("id", "revision"))
+    revision = text(offering["revision"], "offering.revision", bool, "a string that is not empty", bad_request)
+    return Offering(_identifier(offering["id"], "offering.id"), revision)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
+from saisei_contract import shapes
 from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import is_uid
 from saisei_contract.json_reader import JsonObject, JsonValue, shown
@@ -38,6 +39,8 @@ class Form(ABC, Generic[S]):
     url: ClassVar[str]
     hosted: ClassVar[bool] = True
     supported: ClassVar[bool] = False
+    # Support's `privateInputs`: the Form can take secrets at all (F-07, H-151).
+    takes_private_inputs: ClassVar[bool] = False
     # Top-level keys of the spec that an update may change; all others are immutable (F-06).
     mutable: ClassVar[frozenset[str]] = frozenset()
 
@@ -111,25 +114,13 @@ def invalid(path: str, rule: str) -> SaiseiError:
 
 def closed(value: JsonValue, path: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> JsonObject:
     """An object with exactly the known keys, none of them null (F-01)."""
-    if not isinstance(value, dict):
-        raise invalid(path, "must be an object")
-    for key, member in value.items():
-        if key not in required and key not in optional:
-            raise invalid(path, f"has the unknown field {shown(key)}")
-        if member is None:
-            raise invalid(f"{path}.{key}", "must not be null")
-    for key in required:
-        if key not in value:
-            raise invalid(f"{path}.{key}", "is missing")
-    return value
+    return shapes.closed(value, path, required, optional, invalid)
 
 
 def reference(value: JsonValue, path: str) -> str:
     """The UID of exactly `{"resourceUid": string}` (F-02)."""
     uid = closed(value, path, ("resourceUid",))["resourceUid"]
-    if not isinstance(uid, str) or not is_uid(uid):
-        raise invalid(f"{path}.resourceUid", "must be a UID: 1 to 128 characters of A-Z a-z 0-9 . _ -")
-    return uid
+    return matching(uid, f"{path}.resourceUid", is_uid, "a UID: 1 to 128 characters of A-Z a-z 0-9 . _ -")
 
 
 def array(value: JsonValue, path: str, least: int, most: int) -> list[JsonValue]:
@@ -149,10 +140,8 @@ def integer(value: JsonValue, path: str, least: int, most: int) -> int:
 
 
 def matching(value: JsonValue, path: str, grammar: Callable[[str], bool], rule: str) -> str:
-    """A string that `grammar` accepts; `rule` says what it wants."""
-    if not isinstance(value, str) or not grammar(value):
-        raise invalid(path, f"must be {rule}")
-    return value
+    """A string that `grammar` accepts; `rule` completes "must be …"."""
+    return shapes.text(value, path, grammar, rule, invalid)
 
 
 def boolean(value: JsonValue, path: str) -> bool:

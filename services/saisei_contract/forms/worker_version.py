@@ -76,6 +76,7 @@ class WorkerVersionSpec:
 
 class WorkerVersion(Form[WorkerVersionSpec]):
     url = urls.WORKER_VERSION
+    takes_private_inputs = True
 
     def validate(self, spec: JsonObject) -> WorkerVersionSpec:
         closed(spec, "spec", ("worker", "handlers"), _OPTIONAL)
