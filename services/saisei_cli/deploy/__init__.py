@@ -1,0 +1,1 @@
+"""`saisei deploy`: from a folder with a saisei.toml to Resources of a Host."""

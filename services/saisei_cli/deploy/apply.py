@@ -1,0 +1,241 @@
+"""Brings a Host's Resources to what a project says, in the order of DW-10, and only what differs.
+
+Bundles and Versions never change: each new content gets a Resource of its own, named by its digest. So a repeated
+deploy finds what it made before, and one that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets as random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from saisei_cli.client import HostClient, HostError, Json
+from saisei_cli.deploy.project import Project, WorkflowEntry
+from saisei_cli.failures import CommandFailure
+
+_FORMS = "https://edge.forms.takoform.com/forms/"
+MODULE_WORKER = f"{_FORMS}ModuleWorker/0.3.0/"
+WORKER_BUNDLE = f"{_FORMS}WorkerBundle/0.2.0/"
+WORKER_VERSION = f"{_FORMS}WorkerVersion/0.5.0/"
+WORKER_DEPLOYMENT = f"{_FORMS}WorkerDeployment/0.4.0/"
+WORKER_ENDPOINT = f"{_FORMS}WorkerEndpoint/0.3.0/"
+DURABLE_WORKFLOW = f"{_FORMS}DurableWorkflow/0.3.0/"
+ALL_WEIGHT = 10000
+_DIGEST_CHARACTERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of progress: what became of one Resource."""
+
+    form: str
+    name: str
+    verb: str
+
+
+@dataclass(slots=True)
+class Deployed:
+    """What a deploy left: UIDs by role, the Endpoint's address, and what it had to do."""
+
+    worker_uid: str = ""
+    version_uid: str = ""
+    deployment_uid: str = ""
+    workflows: dict[str, str] = field(default_factory=dict)
+    hostname: str | None = None
+    url: str | None = None
+    changes: list[Change] = field(default_factory=list)
+
+    def as_json(self) -> Json:
+        return {
+            "workerUid": self.worker_uid,
+            "versionUid": self.version_uid,
+            "deploymentUid": self.deployment_uid,
+            "workflows": self.workflows,
+            "hostname": self.hostname,
+            "url": self.url,
+            "changes": [{"form": each.form, "name": each.name, "verb": each.verb} for each in self.changes],
+        }
+
+
+class Deploy:
+    """One deploy of one project. `say` gets each change when it is done; `secrets` has the values of secrets."""
+
+    def __init__(
+        self,
+        client: HostClient,
+        project: Project,
+        secrets: Mapping[str, str] | None = None,
+        say: Callable[[Change], None] = lambda change: None,
+    ) -> None:
+        self._client = client
+        self._project = project
+        self._secrets = dict(secrets or {})
+        self._say = say
+        self._result = Deployed()
+
+    def apply(self) -> Deployed:
+        """Returns once every Operation has succeeded; CommandFailure with code and message of the one that did not."""
+        result = self._result
+        file = self._project.file
+        result.worker_uid = self._ensure(MODULE_WORKER, file.name, {})["uid"]
+        bundle_uid = self._bundle()
+        missing = self._workflows_that_exist_or_are_made()
+        if missing:
+            # A class that the current allocation lacks: give it to the Worker first, then make the Workflow (DW-10).
+            self._activate(self._version(bundle_uid))
+            for entry in missing:
+                result.workflows[entry.name] = self._workflow(entry)
+        result.version_uid = self._version(bundle_uid)
+        self._activate(result.version_uid)
+        if file.endpoint:
+            endpoint = self._ensure(WORKER_ENDPOINT, f"{file.name}.endpoint", self._of_worker())
+            result.hostname = endpoint["output"]["hostname"]
+            result.url = endpoint["output"]["url"]
+        return result
+
+    def prune(self) -> None:
+        """Deletes Versions and Bundles of this Worker that its Deployment no longer uses; what is still held stays."""
+        prefix = self._project.file.name
+        current = self._result.version_uid
+        kept_bundle = self._client.resource(current)["spec"].get("bundle", {}).get("resourceUid")
+        for form, part in ((WORKER_VERSION, ".version."), (WORKER_BUNDLE, ".bundle.")):
+            for resource in list(self._client.resources(space=self._project.file.space, form=form)):
+                if resource["name"].startswith(prefix + part) and resource["uid"] not in (current, kept_bundle):
+                    try:
+                        operation = self._client.delete_resource(resource["uid"], resource["generation"])
+                    except HostError as error:
+                        if error.code not in ("dependency_conflict", "resource_busy", "not_found", "gone"):
+                            raise
+                        self._note(form, resource["name"], "kept: still in use")
+                        continue
+                    self._settle(form, resource["name"], operation)
+                    self._note(form, resource["name"], "deleted")
+
+    def _of_worker(self) -> Json:
+        return {"worker": {"resourceUid": self._result.worker_uid}}
+
+    def _bundle(self) -> str:
+        files = self._project.files
+        entrypoint = self._project.file.main
+        content = [[file.path, hashlib.sha256(file.content).hexdigest(), file.media_type] for file in files]
+        name = f"{self._project.file.name}.bundle.{_digest([entrypoint, content])}"
+        existing = self._client.find_resource(self._project.file.space, name)
+        if existing is not None and existing["phase"] == "idle":
+            return str(existing["uid"])
+        for file in files:
+            self._client.put_artifact(file.content)
+        manifest = {
+            "entrypoint": entrypoint,
+            "files": [
+                {"path": path, "url": self._client.artifact_url(sha256), "sha256": sha256, "mediaType": media_type}
+                for path, sha256, media_type in content
+            ],
+        }
+        sha256, _ = self._client.put_artifact(_canonical(manifest))
+        spec = {"artifact": {"url": self._client.artifact_url(sha256), "sha256": sha256}}
+        return str(self._ensure(WORKER_BUNDLE, name, spec)["uid"])
+
+    def _workflows_that_exist_or_are_made(self) -> list[WorkflowEntry]:
+        missing = []
+        for entry in self._project.file.workflows:
+            try:
+                self._result.workflows[entry.name] = self._workflow(entry)
+            except HostError as error:
+                if error.code != "dependency_conflict":
+                    raise
+                missing.append(entry)
+        return missing
+
+    def _workflow(self, entry: WorkflowEntry) -> str:
+        spec = self._of_worker() | {"className": entry.class_name}
+        return str(self._ensure(DURABLE_WORKFLOW, entry.name, spec)["uid"])
+
+    def _version(self, bundle_uid: str) -> str:
+        """A Version with Bindings to the Workflows that exist by now."""
+        file = self._project.file
+        spec: Json = self._of_worker() | {"bundle": {"resourceUid": bundle_uid}, "handlers": file.declared_handlers}
+        if file.vars:
+            spec["vars"] = file.vars
+        if file.secrets:
+            spec["requiredSensitiveVars"] = sorted(file.secrets)
+        bindings = [
+            {"name": entry.binding, "resource": {"resourceUid": self._result.workflows[entry.name]}}
+            for entry in file.workflows
+            if entry.binding and entry.name in self._result.workflows
+        ]
+        if bindings:
+            spec["workflowBindings"] = bindings
+        # Secrets cannot be compared with what the Host holds, and a name must tell nothing of them: always a new one.
+        salt = random.token_hex(8) if file.secrets else ""
+        name = f"{file.name}.version.{_digest([spec, salt])}"
+        return str(self._ensure(WORKER_VERSION, name, spec, self._secrets if file.secrets else None)["uid"])
+
+    def _activate(self, version_uid: str) -> None:
+        versions = [{"workerVersion": {"resourceUid": version_uid}, "weight": ALL_WEIGHT}]
+        spec = self._of_worker() | {"versions": versions}
+        self._result.deployment_uid = self._ensure(WORKER_DEPLOYMENT, f"{self._project.file.name}.deployment", spec)[
+            "uid"
+        ]
+
+    def _ensure(
+        self,
+        form: str,
+        name: str,
+        spec: Json,
+        private_inputs: dict[str, str] | None = None,
+    ) -> Json:
+        """Creates the Resource, or updates it when its spec differs or its last Operation failed; returns it."""
+        space = self._project.file.space
+        existing = self._client.find_resource(space, name)
+        if existing is not None and existing["phase"] in ("pending", "deleting"):
+            self._client.wait_operation(self._client.operation(existing["lastOperation"]))
+            existing = self._client.find_resource(space, name)
+        if existing is None:
+            operation = self._client.create_resource(form, space, name, spec, private_inputs)
+            verb = "created"
+        elif existing["form"] != form:
+            raise CommandFailure(
+                f"the name {name!r} in Space {space!r} belongs to a {_kind(existing['form'])}",
+                f"a {_kind(form)} is to have it: rename one of them",
+            )
+        elif existing["phase"] == "idle" and existing["spec"] == spec:
+            self._note(form, name, "unchanged")
+            return existing
+        else:
+            operation = self._client.update_resource(existing["uid"], existing["generation"], spec, private_inputs)
+            verb = "updated"
+        self._settle(form, name, operation)
+        self._note(form, name, verb)
+        return self._client.resource(operation["resourceUid"])
+
+    def _settle(self, form: str, name: str, operation: Json) -> None:
+        settled = self._client.wait_operation(operation)
+        if settled["status"] == "failed":
+            error: dict[str, Any] = settled.get("error", {})
+            what = f"{_kind(form)} {name}: the {settled['action']} failed"
+            raise CommandFailure(
+                f"{what} with {error.get('code')}: {error.get('message')}",
+                f"details: saisei operations show {settled['id']}",
+            )
+
+    def _note(self, form: str, name: str, verb: str) -> None:
+        change = Change(_kind(form), name, verb)
+        self._result.changes.append(change)
+        self._say(change)
+
+
+def _kind(form: str) -> str:
+    """The Form's plain name, out of its URL."""
+    return form.removeprefix(_FORMS).split("/")[0]
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(_canonical(value)).hexdigest()[:_DIGEST_CHARACTERS]

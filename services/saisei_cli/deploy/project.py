@@ -1,0 +1,138 @@
+"""`saisei.toml` and the files that it names: read, checked, and nothing else yet."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from saisei_cli.failures import CommandFailure
+
+PROJECT_FILE = "saisei.toml"
+JAVASCRIPT = "application/javascript+module"
+# A file's ending decides its media type (MW-11); [media_types] of the project adds endings or overrides these.
+MEDIA_TYPES = {
+    ".mjs": JAVASCRIPT,
+    ".js": JAVASCRIPT,
+    ".txt": "text/plain",
+    ".csv": "text/plain",
+    ".html": "text/plain",
+    ".md": "text/plain",
+    ".sql": "text/plain",
+    ".wasm": "application/wasm",
+    ".bin": "application/octet-stream",
+    ".map": "application/source-map+json",
+}
+
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+_Handler = Literal["fetch", "scheduled", "queue"]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=None)
+
+
+class WorkflowEntry(_Closed):
+    """One DurableWorkflow: a Resource name, the exported class, and the Binding's name in `env` (none: no Binding)."""
+
+    name: _Name
+    class_name: Annotated[str, Field(alias="class", min_length=1)]
+    binding: Annotated[str, Field(pattern=r"^[A-Za-z_$][A-Za-z0-9_$]{0,63}$")] | None = None
+
+
+class ProjectFile(_Closed):
+    """The keys of saisei.toml. Unknown keys are refused."""
+
+    space: _Name
+    # Resources that this makes are named after it, with up to 30 more characters.
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,97}$")]
+    main: str
+    modules: list[str] = []
+    handlers: list[_Handler] | None = None
+    endpoint: bool = False
+    vars: dict[str, Any] = {}
+    secrets: list[str] = []
+    workflows: list[WorkflowEntry] = []
+    media_types: dict[str, str] = {}
+
+    @property
+    def declared_handlers(self) -> list[str]:
+        """Without `handlers`: `fetch` for a Worker with an endpoint, none otherwise."""
+        if self.handlers is not None:
+            return list(self.handlers)
+        return ["fetch"] if self.endpoint else []
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFile:
+    """One file of the bundle; `path` is relative to the project's folder, with `/`."""
+
+    path: str
+    media_type: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project as read. `files` ascend by path and hold the main module."""
+
+    file: ProjectFile
+    folder: Path
+    files: tuple[ModuleFile, ...]
+
+
+def read_project(folder: Path) -> Project:
+    """CommandFailure names the file, the key and what is wrong with it."""
+    source = folder / PROJECT_FILE
+    try:
+        values = tomllib.loads(source.read_text())
+    except FileNotFoundError as error:
+        raise CommandFailure(f"there is no {source}", "name the folder that has a saisei.toml") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CommandFailure(f"{source} is not TOML: {error}") from error
+    try:
+        file = ProjectFile.model_validate(values)
+    except ValidationError as error:
+        faults = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()]
+        raise CommandFailure(f"{source} is not a project: " + "; ".join(faults)) from error
+    _refuse_shared_names(source, file)
+    return Project(file, folder, _read_files(source, folder, file))
+
+
+def _refuse_shared_names(source: Path, file: ProjectFile) -> None:
+    names = [file.name, *(workflow.name for workflow in file.workflows)]
+    bindings = [*file.vars, *file.secrets, *(entry.binding for entry in file.workflows if entry.binding)]
+    for what, values in (("Resource name", names), ("name in env", bindings)):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            raise CommandFailure(f"{source} uses the {what} {twice[0]!r} twice", "each needs a name of its own")
+
+
+def _read_files(source: Path, folder: Path, file: ProjectFile) -> tuple[ModuleFile, ...]:
+    found: dict[str, Path] = {}
+    for pattern in [file.main, *file.modules]:
+        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+            raise CommandFailure(f"{source}: {pattern!r} leaves the project's folder", "modules lie below saisei.toml")
+        matches = [path for path in folder.glob(pattern) if path.is_file()]
+        if not matches:
+            raise CommandFailure(f"{source}: no file matches {pattern!r} in {folder}")
+        found.update((path.relative_to(folder).as_posix(), path) for path in matches)
+    media_types = MEDIA_TYPES | file.media_types
+    files = []
+    for path in sorted(found):
+        ending = Path(path).suffix.lower()
+        if ending not in media_types:
+            known = ", ".join(sorted(media_types))
+            raise CommandFailure(
+                f"{path} has no known media type for its ending {ending!r} (known: {known})",
+                f"add it to [media_types] in {source}, or leave the file out of modules",
+            )
+        files.append(ModuleFile(path, media_types[ending], found[path].read_bytes()))
+    if file.main not in found:
+        raise CommandFailure(f"{source}: main = {file.main!r} must name one file exactly")
+    if media_types[Path(file.main).suffix.lower()] != JAVASCRIPT:
+        raise CommandFailure(f"{source}: main = {file.main!r} is not a JavaScript module (.mjs or .js)")
+    return tuple(files)
