@@ -48,7 +48,7 @@ def worker(host: DevHost, caller: Deployed) -> Worker:
 
 
 def test_worker_creates_signals_and_reads_its_instance(worker: Worker) -> None:
-    """W-022, W-031, W-060, W-119, W-112: create, park in a wait, an event's payload is the result, a 0 s sleep goes on."""
+    """W-022, W-031, W-060, W-112, W-119: create, park in a wait, the payload is the result, a 0 s sleep goes on."""
     created = worker.call(f"/create?id={worker.id}&name=Ada")
     assert created == {"id": worker.id, "keys": ["id", "sendEvent", "status", "subscribe", "terminate"]}
     eventually(lambda: worker.status()["status"] == "waiting")

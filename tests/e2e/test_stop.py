@@ -22,8 +22,10 @@ def stopping(host: DevHost) -> Deployed:
 
 @pytest.mark.parametrize("workflow", ["loops", "backtracks", "hangs"])
 def test_terminate_stops_code_that_never_ends(host: DevHost, stopping: Deployed, workflow: str) -> None:
-    """W-014, W-070, W-154: terminate ends a busy loop, a catastrophic regex and a never-settling await within 2 s, with a
-    recorded stop proof, while another instance of the same Worker goes on."""
+    """W-014, W-070, W-154: terminate ends a busy loop, a catastrophic regex and a never-settling await within 2 s.
+
+    The stop proof is recorded, and another instance of the same Worker goes on meanwhile.
+    """
     client, uid, neighbours = host.client, stopping.workflows[workflow], stopping.workflows["goes-on"]
     instance_id, neighbour_id = f"stuck-{uuid.uuid4().hex}", f"neighbour-{uuid.uuid4().hex}"
     client.create_instance(neighbours, neighbour_id, {"steps": 60})
