@@ -61,24 +61,39 @@ class Deployed:
         }
 
 
-class Deploy:
-    """One deploy of one project. `say` gets each change when it is done; `secrets` has the values of secrets."""
+def deploy(
+    client: HostClient,
+    project: Project,
+    secrets: Mapping[str, str],
+    say: Callable[[Change], None],
+    *,
+    prune: bool = False,
+) -> Deployed:
+    """Returns once every Operation has succeeded; CommandFailure with code and message of the one that did not.
+
+    `say` gets each change when it is done; `secrets` has a value for each name of the project's `secrets`. `prune` then
+    deletes the Worker's Versions and Bundles that its Deployment no longer uses.
+    """
+    steps = _Deploy(client, project, secrets, say)
+    deployed = steps.apply()
+    if prune:
+        steps.prune()
+    return deployed
+
+
+class _Deploy:
+    """One deploy of one project."""
 
     def __init__(
-        self,
-        client: HostClient,
-        project: Project,
-        secrets: Mapping[str, str] | None = None,
-        say: Callable[[Change], None] = lambda change: None,
+        self, client: HostClient, project: Project, secrets: Mapping[str, str], say: Callable[[Change], None]
     ) -> None:
         self._client = client
         self._project = project
-        self._secrets = dict(secrets or {})
+        self._secrets = dict(secrets)
         self._say = say
         self._result = Deployed()
 
     def apply(self) -> Deployed:
-        """Returns once every Operation has succeeded; CommandFailure with code and message of the one that did not."""
         result = self._result
         file = self._project.file
         result.worker_uid = self._ensure(MODULE_WORKER, file.name, {})["uid"]
@@ -98,7 +113,7 @@ class Deploy:
         return result
 
     def prune(self) -> None:
-        """Deletes Versions and Bundles of this Worker that its Deployment no longer uses; what is still held stays."""
+        """What is still held, by a context that has not ended yet for example, stays for the next time."""
         prefix = self._project.file.name
         current = self._result.version_uid
         kept_bundle = self._client.resource(current)["spec"].get("bundle", {}).get("resourceUid")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from saisei_cli.console import AsJson, DataDir, err, open_client, out, print_json
-from saisei_cli.deploy.apply import Change, Deploy, Deployed
+from saisei_cli.deploy import apply
 from saisei_cli.deploy.project import read_project
 from saisei_cli.failures import CommandFailure
 
@@ -27,22 +27,19 @@ def deploy(
         raise CommandFailure(f"the environment has no value for the secret {missing[0]}", f"export {missing[0]}=…")
     secrets = {name: os.environ[name] for name in project.file.secrets}
 
-    def say(change: Change) -> None:
+    def say(change: apply.Change) -> None:
         colour = "dim" if change.verb == "unchanged" else "green"
         err.print(f"[{colour}]{change.verb:>9}[/]  {change.form} {change.name}")
 
     with open_client(data_dir) as client:
-        steps = Deploy(client, project, secrets, say)
-        deployed = steps.apply()
-        if prune:
-            steps.prune()
+        deployed = apply.deploy(client, project, secrets, say, prune=prune)
         if as_json:
             print_json(deployed.as_json())
         else:
             _print(deployed, client.origin, str(client.connection.ca_file or ""))
 
 
-def _print(deployed: Deployed, origin: str, ca_file: str) -> None:
+def _print(deployed: apply.Deployed, origin: str, ca_file: str) -> None:
     for name, uid in deployed.workflows.items():
         out.print(f"workflow  {name}  {uid}")
     if deployed.url is not None:
