@@ -1,0 +1,3 @@
+from saisei_control.app import main
+
+main()

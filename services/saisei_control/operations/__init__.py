@@ -1,0 +1,1 @@
+"""Operations: the executor that carries accepted mutations out, over restarts."""

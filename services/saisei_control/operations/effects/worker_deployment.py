@@ -1,0 +1,90 @@
+"""WorkerDeployment: switch the whole allocation at once, or stop everything (WD-05 … WD-09)."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from saisei.control.v1 import assignments_pb2
+from saisei_contract.errors import SaiseiError
+from saisei_contract.forms.worker_deployment import FORM, WorkerDeploymentSpec
+from saisei_control.operations.effects import module_worker
+from saisei_control.operations.outcome import Again, Done, Failed, Outcome
+from saisei_control.operations.work import Work
+from saisei_control.resources import allocation
+from saisei_control.resources.allocation import Fit, Requirement
+from saisei_control.store.rows import dump, exact_spec, update_resource
+
+
+class WorkerDeploymentEffect:
+    async def apply(self, work: Work) -> Outcome:
+        spec = FORM.validate(exact_spec(work.resource))
+        # WD-07: a Version that is still being verified is waited for; no traffic meanwhile.
+        verified = await work.until(lambda connection: _decided(connection, spec))
+        if verified is None:
+            return Again("dependency_pending", "a weighted WorkerVersion is not verified yet", dispatched=False)
+        if verified.conflict is not None:
+            return Failed("dependency_conflict", f"Not activated: {verified.conflict}.")
+        activated = await work.host.store.write(lambda connection: _activate(connection, work, spec))
+        if isinstance(activated, Failed):
+            return activated
+        waiting = await work.until_effective(activated)
+        if waiting is not None:
+            return waiting
+        return Done(
+            observed={
+                "ready": True,
+                "active": True,
+                "selectedVersions": [
+                    {"resourceUid": item.version_uid, "weight": item.weight} for item in spec.versions
+                ],
+            },
+            facts=_active(spec),
+        )
+
+    async def remove(self, work: Work) -> Outcome:
+        host = work.host
+        spec = FORM.validate(exact_spec(work.resource))
+        revision = await work.unpublish()
+        if revision is not None:
+            waiting = await work.until_effective(revision)
+            if waiting is not None:
+                return waiting
+            try:
+                await host.fleet.drain(spec.worker_uid)
+            except SaiseiError as error:
+                return Again("backend_unavailable", error.detail or error.kind.title, dispatched=True)
+        now = host.clock.now_ms()
+        return Done(facts={}, also=lambda connection: module_worker.refresh(connection, spec.worker_uid, now))
+
+
+def _decided(connection: Connection, spec: WorkerDeploymentSpec) -> Fit | None:
+    found = _fit(connection, spec)
+    return found if found.conflict is not None or found.holds else None
+
+
+def _fit(connection: Connection, spec: WorkerDeploymentSpec) -> Fit:
+    requirement: Requirement = allocation.required_by_attachments(connection, spec.worker_uid)
+    return allocation.fit(connection, [item.version_uid for item in spec.versions], requirement)
+
+
+def _activate(connection: Connection, work: Work, spec: WorkerDeploymentSpec) -> int | Failed:
+    """Checks once more and switches in one transaction: an attachment accepted meanwhile is seen here (WD-06)."""
+    found = _fit(connection, spec)
+    if not found.holds:
+        return Failed(
+            "dependency_conflict", f"Not activated: {found.conflict or 'a WorkerVersion lost its readiness'}."
+        )
+    body = assignments_pb2.DeploymentAssignment(
+        worker_uid=spec.worker_uid,
+        versions=[
+            assignments_pb2.WeightedVersion(version_uid=item.version_uid, weight=item.weight) for item in spec.versions
+        ],
+    )
+    revision = work.publish_in(connection, assignments_pb2.Assignment(deployment=body))
+    update_resource(connection, work.resource.uid, {"facts_json": dump(_active(spec))})
+    module_worker.refresh(connection, spec.worker_uid, work.host.clock.now_ms())
+    return revision
+
+
+def _active(spec: WorkerDeploymentSpec) -> dict[str, object]:
+    return {"active": [{"uid": item.version_uid, "weight": item.weight} for item in spec.versions]}

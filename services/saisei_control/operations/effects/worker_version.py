@@ -1,0 +1,146 @@
+"""WorkerVersion: inspect the code, compare what it exports, publish it (MW-10, MW-14, WV-04, WV-10, WV-13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from saisei.control.v1 import assignments_pb2
+from saisei.runtime.v1 import admin_pb2
+from saisei_contract.errors import SaiseiError
+from saisei_contract.forms.worker_version import FORM, WorkerVersionSpec
+from saisei_contract.records import Phase
+from saisei_control.operations.outcome import Again, Done, Failed, Outcome
+from saisei_control.operations.work import Work
+from saisei_control.store.rows import StoredResource, exact_spec, live_resource
+
+_BINDING_KINDS = {
+    "kvBindings": assignments_pb2.BINDING_KIND_KV,
+    "sqliteBindings": assignments_pb2.BINDING_KIND_SQLITE,
+    "bucketBindings": assignments_pb2.BINDING_KIND_BUCKET,
+    "queueProducerBindings": assignments_pb2.BINDING_KIND_QUEUE,
+    "serviceBindings": assignments_pb2.BINDING_KIND_SERVICE,
+    "actorBindings": assignments_pb2.BINDING_KIND_ACTOR,
+    "workflowBindings": assignments_pb2.BINDING_KIND_WORKFLOW,
+}
+
+
+class WorkerVersionEffect:
+    async def apply(self, work: Work) -> Outcome:
+        spec = FORM.validate(exact_spec(work.resource))
+        assert spec.bundle_uid is not None, "assets are refused at acceptance, and a Version has one of the two"
+        bundle_uid = spec.bundle_uid
+        bundle = await work.until(lambda connection: _settled_bundle(connection, bundle_uid))
+        if bundle is None:
+            return Again("dependency_pending", f"the WorkerBundle {bundle_uid} is not verified yet", dispatched=False)
+        if not bundle.facts.get("ready"):
+            return Failed(
+                "artifact_unavailable", f"The WorkerBundle {bundle_uid} is not verified: its Operation failed."
+            )
+        facts = bundle.facts
+        try:
+            found = await work.host.fleet.inspect(_inspection(work.resource.uid, spec, facts))
+        except SaiseiError as error:
+            return Again("backend_unavailable", error.detail or error.kind.title, dispatched=False)
+        problem = _problem(found) or _difference(spec, found)
+        if problem is not None:
+            return problem
+        await work.publish(assignments_pb2.Assignment(version=_assignment(spec, facts)))
+        return Done(
+            observed={"ready": True, "resolvedBindings": True, "bundleVerified": True},
+            facts={
+                "ready": True,
+                "handlers": sorted(spec.handlers),
+                "workflowClasses": sorted(found.workflow_classes),
+            },
+        )
+
+    async def remove(self, work: Work) -> Outcome:
+        host = work.host
+        spec = FORM.validate(exact_spec(work.resource))
+        revision = await work.unpublish()
+        if revision is not None:
+            waiting = await work.until_effective(revision)
+            if waiting is not None:
+                return waiting
+            try:
+                await host.fleet.drain(spec.worker_uid, work.resource.uid)
+            except SaiseiError as error:
+                # WV-13: not deleted while a context on it may still run.
+                return Again("backend_unavailable", error.detail or error.kind.title, dispatched=True)
+        return Done(also=lambda connection: host.vault.forget(connection, work.resource.uid))
+
+
+def _settled_bundle(connection: Connection, uid: str) -> StoredResource | None:
+    bundle = live_resource(connection, uid)
+    assert bundle is not None, "the reference keeps the bundle from being deleted (AR-10)"
+    return bundle if bundle.facts.get("ready") or bundle.record.phase is Phase.ERROR else None
+
+
+def _inspection(version_uid: str, spec: WorkerVersionSpec, facts: dict[str, Any]) -> admin_pb2.InspectVersionRequest:
+    return admin_pb2.InspectVersionRequest(
+        version_uid=version_uid,
+        worker_uid=spec.worker_uid,
+        entrypoint=facts["entrypoint"],
+        files=[
+            admin_pb2.CodeFile(path=file["path"], media_type=file["mediaType"], sha256=file["sha256"])
+            for file in facts["files"]
+        ],
+        handlers=sorted(spec.handlers),
+    )
+
+
+def _problem(found: admin_pb2.InspectVersionResponse) -> Failed | None:
+    """MW-13, MW-14: the first problem's own code, with the place."""
+    if found.loads:
+        return None
+    if not found.problems:
+        return Failed("evaluation_threw", "The code does not load.")
+    first = found.problems[0]
+    place = f"module {first.module}" if first.module else ""
+    if first.module and first.line:
+        place += f" line {first.line}"
+    more = len(found.problems) - 1
+    suffix = f" (and {more} more {'problem' if more == 1 else 'problems'})" if more else ""
+    return Failed(first.code, f"{place}: {first.message}{suffix}" if place else first.message + suffix)
+
+
+def _difference(spec: WorkerVersionSpec, found: admin_pb2.InspectVersionResponse) -> Failed | None:
+    """MW-10: the declared set equals the exported one."""
+    exported = set(found.handlers)
+    missing = sorted(spec.handlers - exported)
+    if missing:
+        return Failed(
+            "handlers_mismatch",
+            f"The default export has no own callable property {', '.join(missing)}, which spec.handlers declares.",
+        )
+    undeclared = sorted(exported - spec.handlers)
+    if undeclared:
+        return Failed(
+            "handlers_mismatch",
+            f"The default export has the handler {', '.join(undeclared)}, which spec.handlers does not declare.",
+        )
+    return None
+
+
+def _assignment(spec: WorkerVersionSpec, facts: dict[str, Any]) -> assignments_pb2.VersionAssignment:
+    return assignments_pb2.VersionAssignment(
+        worker_uid=spec.worker_uid,
+        entrypoint=facts["entrypoint"],
+        files=[
+            assignments_pb2.BundleFile(
+                path=file["path"], sha256=file["sha256"], media_type=file["mediaType"], size_bytes=file["byteSize"]
+            )
+            for file in facts["files"]
+        ],
+        handlers=sorted(spec.handlers),
+        vars_json=spec.vars_json.decode(),
+        secret_names=sorted(spec.required_sensitive_vars),
+        bindings=[
+            assignments_pb2.BindingAssignment(
+                name=item.name, kind=_BINDING_KINDS[item.kind], resource_uid=item.resource_uid
+            )
+            for item in spec.bindings
+        ],
+    )

@@ -1,0 +1,252 @@
+"""Carries accepted Operations out in the background, over restarts, without anyone polling (H-119).
+
+Each unfinished Operation is leased by one executor at a time; what an attempt found is settled only while its lease
+holds. Effects are idempotent, so an attempt that died is simply made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from dataclasses import dataclass
+from functools import partial
+from typing import assert_never
+
+from sqlalchemy import Connection, and_, or_, select, update
+
+from saisei_contract import operations as machine
+from saisei_contract.clock import Clock
+from saisei_contract.errors import SaiseiError
+from saisei_contract.records import Action, Effect, OperationFailure, OperationRecord, OperationStatus
+from saisei_control.operations.effects import effect_of
+from saisei_control.operations.outcome import Again, Done, Failed, Outcome
+from saisei_control.operations.settle import settle
+from saisei_control.operations.work import Host, Work
+from saisei_control.store.rows import (
+    UNFINISHED,
+    StoredOperation,
+    StoredResource,
+    find_operation,
+    find_resource,
+    operation_values,
+)
+from saisei_control.store.schema import operations
+from saisei_control.store.store import Store
+
+log = logging.getLogger(__name__)
+
+LEASE_MS = 15_000
+RENEW_SECONDS = 4.0
+MAX_IN_FLIGHT = 64
+FIRST_BACKOFF_MS = 100
+MAX_BACKOFF_MS = 2_000
+IDLE_SECONDS = 1.0
+
+_WORKABLE = tuple(status for status in UNFINISHED if status != OperationStatus.WAITING_INPUT.value)
+
+
+def backoff_ms(attempts: int) -> int:
+    """100 ms, doubling, at most 2 s: what is missing is a part of this installation, and people wait."""
+    doubled: int = FIRST_BACKOFF_MS << min(attempts, 10)
+    return min(doubled, MAX_BACKOFF_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    operation: StoredOperation
+    resource: StoredResource
+
+
+class Executor:
+    """`control_id` outlives restarts; `system` is system time (leases, back-off)."""
+
+    def __init__(self, host: Host, control_id: str, system: Clock) -> None:
+        self._host = host
+        self._store: Store = host.store
+        self._system = system
+        self._control_id = control_id
+        self._lease = f"{control_id}/{secrets.token_hex(8)}"
+        self._attempts: dict[str, asyncio.Task[None]] = {}
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Takes up at once what a dead predecessor of the same id had leased, then runs until `stop`."""
+        await self._store.write(self._release_predecessor)
+        self._loops = [asyncio.create_task(self._claim_loop()), asyncio.create_task(self._renew_loop())]
+
+    async def stop(self) -> None:
+        """Cancels what is under way and gives the leases back; the Operations go on elsewhere or after a restart."""
+        tasks = [*self._loops, *self._attempts.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._store.write(
+            lambda connection: connection.execute(
+                update(operations)
+                .where(operations.c.lease_owner == self._lease)
+                .values(lease_owner=None, lease_until=None)
+            )
+        )
+
+    async def _claim_loop(self) -> None:
+        while True:
+            try:
+                wait_seconds = await self._claim_due()
+            except SaiseiError:
+                wait_seconds = IDLE_SECONDS
+            await self._store.changes.wait(wait_seconds)
+
+    async def _claim_due(self) -> float:
+        """Starts what is due; returns the seconds until something else may be."""
+        room = MAX_IN_FLIGHT - len(self._attempts)
+        due = await self._store.read(lambda connection: self._due(connection, room)) if room > 0 else []
+        if due:
+            for claim in await self._store.write(lambda connection: self._claim(connection, due)):
+                operation_id = claim.operation.record.id
+                task = asyncio.create_task(self._attempt(claim))
+                self._attempts[operation_id] = task
+                task.add_done_callback(partial(self._finished, operation_id))
+        next_due = await self._store.read(self._next_due)
+        if next_due is None:
+            return IDLE_SECONDS
+        return min(IDLE_SECONDS, max(0.01, (next_due - self._system.now_ms()) / 1000))
+
+    def _finished(self, operation_id: str, _: asyncio.Task[None]) -> None:
+        del self._attempts[operation_id]
+        self._store.changes.notify()
+
+    def _due(self, connection: Connection, room: int) -> list[str]:
+        now = self._system.now_ms()
+        statement = (
+            select(operations.c.id)
+            .where(
+                operations.c.status.in_(_WORKABLE),
+                operations.c.due_at <= now,
+                or_(operations.c.lease_until.is_(None), operations.c.lease_until <= now),
+            )
+            .order_by(operations.c.due_at, operations.c.created_at)
+            .limit(room)
+        )
+        return list(connection.execute(statement).scalars())
+
+    def _next_due(self, connection: Connection) -> int | None:
+        """When the earliest Operation that nobody works on falls due."""
+        now = self._system.now_ms()
+        return connection.execute(
+            select(operations.c.due_at)
+            .where(
+                operations.c.status.in_(_WORKABLE),
+                operations.c.due_at > now,
+                operations.c.lease_until.is_(None),
+            )
+            .order_by(operations.c.due_at)
+            .limit(1)
+        ).scalar_one_or_none()
+
+    def _claim(self, connection: Connection, ids: list[str]) -> list[_Claim]:
+        now = self._system.now_ms()
+        claims = []
+        for operation_id in ids:
+            claimed = connection.execute(
+                update(operations)
+                .where(
+                    operations.c.id == operation_id,
+                    operations.c.status.in_(_WORKABLE),
+                    or_(operations.c.lease_until.is_(None), operations.c.lease_until <= now),
+                )
+                .values(lease_owner=self._lease, lease_until=now + LEASE_MS, attempts=operations.c.attempts + 1)
+            ).rowcount
+            if not claimed:
+                continue
+            stored = find_operation(connection, operation_id)
+            assert stored is not None, "it was updated in this transaction"
+            resource = find_resource(connection, stored.record.resource_uid)
+            assert resource is not None, "a Resource is kept while an Operation of it is unfinished"
+            if stored.record.status is OperationStatus.QUEUED:
+                started = machine.transition(stored.record, machine.Start(), self._host.clock.now_ms())
+                connection.execute(
+                    update(operations).where(operations.c.id == operation_id).values(**operation_values(started))
+                )
+                stored = StoredOperation(started, stored.principal, stored.attempts)
+            claims.append(_Claim(stored, resource))
+        return claims
+
+    async def _attempt(self, claim: _Claim) -> None:
+        record = claim.operation.record
+        work = Work(self._host, record, claim.operation.principal, claim.resource)
+        effect = effect_of(claim.resource.record.form)
+        try:
+            outcome = await (effect.remove(work) if record.action is Action.DELETE else effect.apply(work))
+        except SaiseiError as error:
+            outcome = Again(error.reason, error.detail or error.kind.title, dispatched=False)
+        except Exception:
+            log.exception("an Operation's attempt failed", extra={"operation": record.id})
+            outcome = Again(
+                "internal_error", "the Host failed and tries again; its log has the details", dispatched=False
+            )
+        await self._settle(claim, outcome)
+
+    async def _settle(self, claim: _Claim, outcome: Outcome) -> None:
+        """Retries over database outages: the lease ends by itself when that takes too long."""
+        while True:
+            try:
+                await self._store.write(lambda connection: self._settle_in(connection, claim, outcome))
+                return
+            except SaiseiError:
+                await asyncio.sleep(FIRST_BACKOFF_MS / 1000)
+
+    def _settle_in(self, connection: Connection, claim: _Claim, outcome: Outcome) -> None:
+        operation_id = claim.operation.record.id
+        held = connection.execute(
+            select(operations.c.id).where(operations.c.id == operation_id, operations.c.lease_owner == self._lease)
+        ).first()
+        if held is None:
+            return
+        stored = find_operation(connection, operation_id)
+        assert stored is not None, "its lease was just read"
+        now = self._host.clock.now_ms()
+        values: dict[str, object] = {"lease_owner": None, "lease_until": None}
+        match outcome:
+            case Done() | Failed():
+                record = settle(connection, stored.record, claim.resource, outcome, now)
+            case Again():
+                record = _again(stored.record, outcome, now)
+                values["due_at"] = self._system.now_ms() + backoff_ms(stored.attempts)
+            case _:
+                assert_never(outcome)
+        connection.execute(
+            update(operations).where(operations.c.id == operation_id).values(**values, **operation_values(record))
+        )
+
+    async def _renew_loop(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            if self._attempts:
+                with contextlib.suppress(SaiseiError):
+                    await self._store.write(self._renew)
+
+    def _renew(self, connection: Connection) -> None:
+        connection.execute(
+            update(operations)
+            .where(and_(operations.c.lease_owner == self._lease, operations.c.id.in_(list(self._attempts))))
+            .values(lease_until=self._system.now_ms() + LEASE_MS)
+        )
+
+    def _release_predecessor(self, connection: Connection) -> None:
+        connection.execute(
+            update(operations)
+            .where(operations.c.lease_owner.startswith(f"{self._control_id}/", autoescape=True))
+            .values(lease_owner=None, lease_until=None)
+        )
+
+
+def _again(record: OperationRecord, outcome: Again, now_ms: int) -> OperationRecord:
+    """Running while nothing was dispatched, reconciling with the reason once something may have happened (H-112)."""
+    begun = outcome.dispatched or record.effect is not Effect.NONE
+    if record.status is OperationStatus.RUNNING and begun:
+        effect = Effect.UNKNOWN if record.effect is Effect.NONE else record.effect
+        failure = OperationFailure(outcome.code, outcome.message)
+        return machine.transition(record, machine.Reconcile(effect, failure), now_ms)
+    return record

@@ -1,0 +1,53 @@
+"""Forgets what need not be kept: Operations with their replay mapping, and tombstones (H-147, H-148, H-091)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sqlalchemy import Connection, delete, exists, select
+
+from saisei_contract.clock import Clock
+from saisei_contract.errors import SaiseiError
+from saisei_control.limits import REPLAY_WINDOW_SECONDS
+from saisei_control.store.rows import UNFINISHED
+from saisei_control.store.schema import idempotency, operations, resources
+from saisei_control.store.store import Store
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 60.0
+_AT_ONCE = 500
+
+
+async def run(store: Store, clock: Clock) -> None:
+    """Sweeps for ever; a missed sweep is made up for by the next."""
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        try:
+            while await store.write(lambda connection: sweep(connection, clock.now_ms())) == _AT_ONCE:
+                pass
+        except SaiseiError:
+            log.warning("a retention sweep was skipped: the database does not answer")
+
+
+def sweep(connection: Connection, now_ms: int) -> int:
+    """Forgets at most 500 Operations that are terminal and past their retention, and tombstones without any; returns
+    how many
+    Operations went.
+    """
+    expired = list(
+        connection.execute(
+            select(operations.c.id)
+            .where(operations.c.retain_until < now_ms, operations.c.status.not_in(UNFINISHED))
+            .limit(_AT_ONCE)
+        ).scalars()
+    )
+    if expired:
+        connection.execute(delete(idempotency).where(idempotency.c.operation_id.in_(expired)))
+        connection.execute(delete(operations).where(operations.c.id.in_(expired)))
+    remembered = exists(select(operations.c.id).where(operations.c.resource_uid == resources.c.uid))
+    connection.execute(
+        delete(resources).where(resources.c.deleted_at < now_ms - REPLAY_WINDOW_SECONDS * 1000, ~remembered)
+    )
+    return len(expired)

@@ -1,0 +1,100 @@
+"""What an effect works with: the Operation, its Resource, and the rest of the Host behind a few verbs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from saisei.control.v1 import assignments_pb2
+from saisei_contract.clock import Clock
+from saisei_contract.records import Effect, OperationRecord
+from saisei_control.artifacts.custody import Custody
+from saisei_control.assignments import log
+from saisei_control.assignments.watch import Replicas
+from saisei_control.operations.outcome import Again, Outcome
+from saisei_control.runtime_client import RuntimeFleet
+from saisei_control.secrets.vault import Vault
+from saisei_control.store.rows import StoredResource
+from saisei_control.store.schema import operations
+from saisei_control.store.store import Store
+
+T = TypeVar("T")
+
+# One attempt waits so long for others before it gives its place to a later attempt.
+PATIENCE_SECONDS = 20.0
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The parts of the control service that effects use. `public_origin` may be empty."""
+
+    store: Store
+    custody: Custody
+    vault: Vault
+    replicas: Replicas
+    fleet: RuntimeFleet
+    clock: Clock
+    public_origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One attempt."""
+
+    host: Host
+    operation: OperationRecord
+    # Whose mutation it is.
+    principal: str
+    resource: StoredResource
+
+    async def publish(self, body: assignments_pb2.Assignment) -> int:
+        """Publishes the Resource's assignment; from then on the effect has begun."""
+
+        def work(connection: Connection) -> int:
+            return self.publish_in(connection, body)
+
+        return await self.host.store.write(work)
+
+    def publish_in(self, connection: Connection, body: assignments_pb2.Assignment) -> int:
+        self._begin(connection)
+        return log.publish(connection, self.resource, body)
+
+    async def unpublish(self) -> int | None:
+        """Takes the Resource's assignment back; None when there never was one, so that no runtime needs to be asked."""
+
+        def work(connection: Connection) -> int | None:
+            revision = log.unpublish(connection, self.resource)
+            if revision is not None:
+                self._begin(connection)
+            return revision
+
+        return await self.host.store.write(work)
+
+    async def until_effective(self, revision: int) -> Outcome | None:
+        """None once every live runtime works by `revision`; else the outcome of this attempt."""
+        if await self.host.replicas.wait_effective(revision, PATIENCE_SECONDS):
+            return None
+        return Again("backend_unavailable", "no runtime has made the change effective yet", dispatched=True)
+
+    async def until(self, ready: Callable[[Connection], T | None]) -> T | None:
+        """The first value of `ready` that is not None, or None when the patience of this attempt is over."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (found := await self.host.store.read(ready)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            await self.host.store.changes.wait(min(left, _POLL_SECONDS))
+        return found
+
+    def _begin(self, connection: Connection) -> None:
+        """H-116: from here on a lost answer proves nothing."""
+        connection.execute(
+            operations.update()
+            .where(operations.c.id == self.operation.id, operations.c.effect == Effect.NONE.value)
+            .values(effect=Effect.UNKNOWN.value)
+        )

@@ -1,0 +1,1 @@
+"""Resource records: acceptance of mutations, references, admission, reads."""

@@ -1,0 +1,141 @@
+"""Reads: one Resource, one Operation, pages (H-090 … H-096). They start no work; an observation may be refreshed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from saisei_contract import strict_json
+from saisei_contract.clock import Clock
+from saisei_contract.errors import SaiseiError
+from saisei_contract.forms import urls
+from saisei_contract.records import OperationRecord, Phase, ResourceRecord
+from saisei_control.access.rights import Caller
+from saisei_control.operations.effects.durable_workflow import observed
+from saisei_control.resources.cursors import Cursors
+from saisei_control.runtime_client import RuntimeFleet
+from saisei_control.store.rows import (
+    StoredResource,
+    dump,
+    find_operation,
+    find_resource,
+    in_ascii_order,
+    live_resource,
+    select_resources,
+    update_resource,
+)
+from saisei_control.store.schema import resources
+from saisei_control.store.store import Store
+
+# An observation of a workflow younger than this is shown as it is; a read waits no longer than that for a newer one.
+FRESH_SECONDS = 1.0
+REFRESH_SECONDS = 0.3
+_REMEMBERED_REFRESHES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """Exact filters, None for any (H-092)."""
+
+    space: str | None = None
+    name: str | None = None
+    form: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    items: list[ResourceRecord]
+    next_cursor: str | None
+
+
+class Reader:
+    def __init__(self, store: Store, cursors: Cursors, fleet: RuntimeFleet, clock: Clock) -> None:
+        self._store = store
+        self._cursors = cursors
+        self._fleet = fleet
+        self._clock = clock
+        # Monotonic seconds of the last refresh by workflow UID: a virtual clock would never call an observation old.
+        self._refreshed: dict[str, float] = {}
+
+    async def resource(self, caller: Caller, uid: str) -> ResourceRecord:
+        """SaiseiError not_found for unknown and unseen ones, gone for a remembered delete (H-046, H-091)."""
+        stored = await self._store.read(lambda connection: find_resource(connection, uid))
+        if stored is None or not caller.in_space(stored.record.space).read:
+            raise SaiseiError("not_found", f"there is no Resource {uid}")
+        if stored.deleted_at_ms is not None:
+            raise SaiseiError("gone", "the Resource was deleted")
+        if stored.record.form == urls.DURABLE_WORKFLOW:
+            return await self._refresh(stored)
+        return stored.record
+
+    async def operation(self, caller: Caller, operation_id: str) -> OperationRecord:
+        """Needs the right to read its Resource (H-045)."""
+
+        def work(connection: Connection) -> OperationRecord:
+            stored = find_operation(connection, operation_id)
+            resource = None if stored is None else find_resource(connection, stored.record.resource_uid)
+            if stored is None or resource is None or not caller.in_space(resource.record.space).read:
+                raise SaiseiError("not_found", f"there is no Operation {operation_id[:128]}")
+            return stored.record
+
+        return await self._store.read(work)
+
+    async def page(self, caller: Caller, query: ListQuery, limit: int, cursor: str | None) -> Page:
+        """One page by ascending UID, filled after filtering by permission (H-094, H-096)."""
+        spaces = caller.readable_spaces()
+        if query.space is not None and not caller.in_space(query.space).read:
+            raise SaiseiError("forbidden", f"the token may not read the Space {query.space}")
+        now = self._clock.now_ms()
+        binding = strict_json.dumps([caller.principal, query.space, query.name, query.form])
+        after = None if cursor is None else self._cursors.open(cursor, binding, now)
+
+        def work(connection: Connection) -> list[StoredResource]:
+            conditions = []
+            if query.space is not None:
+                conditions.append(resources.c.space == query.space)
+            elif spaces is not None:
+                conditions.append(resources.c.space.in_(sorted(spaces)))
+            if query.name is not None:
+                conditions.append(resources.c.name == query.name)
+            if query.form is not None:
+                conditions.append(resources.c.form == query.form)
+            if after is not None:
+                conditions.append(in_ascii_order(connection, resources.c.uid) > after)
+            return select_resources(connection, *conditions, limit=limit + 1)
+
+        found = await self._store.read(work)
+        more = len(found) > limit
+        items = [stored.record for stored in found[:limit]]
+        return Page(items, self._cursors.seal(items[-1].uid, binding, now) if more else None)
+
+    async def _refresh(self, stored: StoredResource) -> ResourceRecord:
+        """A newer observation of a settled workflow, when the runtime gives one in time; never a failure (DW-05,
+        H-090).
+        """
+        record = stored.record
+        last = self._refreshed.get(record.uid)
+        recent = last is not None and time.monotonic() - last < FRESH_SECONDS
+        if recent or record.phase is not Phase.IDLE or record.observed_generation != record.generation:
+            return record
+        if len(self._refreshed) >= _REMEMBERED_REFRESHES:
+            self._refreshed.clear()
+        self._refreshed[record.uid] = time.monotonic()
+        try:
+            async with asyncio.timeout(REFRESH_SECONDS):
+                found = await self._fleet.observe(record.uid, REFRESH_SECONDS)
+                text, now = dump(observed(found)), self._clock.now_ms()
+                await self._store.write(lambda connection: _keep_observation(connection, record, text, now))
+        except (SaiseiError, TimeoutError):
+            self._refreshed.pop(record.uid, None)
+            return record
+        return replace(record, observed_json=text, observed_at_ms=now)
+
+
+def _keep_observation(connection: Connection, seen: ResourceRecord, text: str, now_ms: int) -> None:
+    """Unless a mutation was accepted since: an old observation never gets a new generation's name (H-073)."""
+    current = live_resource(connection, seen.uid)
+    if current is not None and current.record.generation == seen.generation:
+        update_resource(connection, seen.uid, {"observed_json": text, "observed_at": now_ms})

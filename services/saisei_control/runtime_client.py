@@ -1,0 +1,68 @@
+"""The runtime replicas as the control service calls them: each call takes the service credential and a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import grpc
+
+from saisei.runtime.v1 import admin_pb2, admin_pb2_grpc
+from saisei_contract.errors import SaiseiError
+from saisei_service.credentials import service_metadata
+from saisei_service.rpc import open_channel
+from saisei_service.rpc_errors import from_rpc_error
+
+T = TypeVar("T")
+
+INSPECT_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class RuntimeFleet:
+    """Every call fails with SaiseiError, backend_unavailable when a replica cannot be reached in time."""
+
+    def __init__(self, addresses: Sequence[str], credential: str) -> None:
+        self._channels = [open_channel(address) for address in addresses]
+        self._stubs: list[Any] = [admin_pb2_grpc.RuntimeAdminServiceStub(channel) for channel in self._channels]
+        self._metadata = service_metadata(credential)
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+
+    async def inspect(self, request: admin_pb2.InspectVersionRequest) -> admin_pb2.InspectVersionResponse:
+        """Any replica can answer."""
+        return await self._first(
+            lambda stub: stub.InspectVersion(request, timeout=INSPECT_SECONDS, metadata=self._metadata)
+        )
+
+    async def observe(self, workflow_uid: str, seconds: float) -> admin_pb2.ObserveResponse:
+        request = admin_pb2.ObserveRequest(workflow_uid=workflow_uid)
+        return await self._first(lambda stub: stub.Observe(request, timeout=seconds, metadata=self._metadata))
+
+    async def drain(self, worker_uid: str, version_uid: str = "") -> None:
+        """Returns once every replica has proved that no context of it runs (WD-09, WV-13)."""
+        request = admin_pb2.DrainRequest(worker_uid=worker_uid, version_uid=version_uid)
+        await self._each(lambda stub: stub.Drain(request, timeout=STOP_SECONDS, metadata=self._metadata))
+
+    async def purge(self, workflow_uid: str, operation_id: str) -> None:
+        """Returns once every replica has stopped the workflow's contexts and its rows are gone (DW-08)."""
+        request = admin_pb2.PurgeRequest(workflow_uid=workflow_uid, operation_id=operation_id)
+        await self._each(lambda stub: stub.Purge(request, timeout=STOP_SECONDS, metadata=self._metadata))
+
+    async def _first(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        failure = SaiseiError("backend_unavailable", "no runtime answers; try again")
+        for stub in self._stubs:
+            try:
+                return await call(stub)
+            except grpc.aio.AioRpcError as error:
+                failure = from_rpc_error(error)
+        raise failure
+
+    async def _each(self, call: Callable[[Any], Awaitable[T]]) -> list[T]:
+        try:
+            return await asyncio.gather(*(call(stub) for stub in self._stubs))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from None

@@ -1,0 +1,1 @@
+"""Private inputs: sealed at rest, compared by a keyed MAC, never shown."""

@@ -1,0 +1,1 @@
+"""The control service's tables, and the one way to read and write them."""
