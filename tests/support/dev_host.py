@@ -82,6 +82,11 @@ class DevHost:
             self._process.kill()
             raise
 
+    def wait(self) -> int:
+        """The exit status, once it has ended for another reason than `stop`."""
+        assert self._process is not None
+        return self._process.wait(timeout=30)
+
     @property
     def pid(self) -> int:
         assert self._process is not None
