@@ -1,0 +1,256 @@
+"""Execution contexts of this runtime: started after a claim, answered after a commit, ended with proof (W-080 … W-089).
+
+Nothing here decides anything about an instance: calls become commands, replies of the machine become answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from saisei_contract.clock import Clock
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.code import CodeSource
+from saisei_runtime.isolates.port import (
+    ContextEnd,
+    ContextHandle,
+    ContextPool,
+    Park,
+    ProofKind,
+    Reject,
+    Resolve,
+    StepCall,
+    StepReply,
+    Stop,
+    WorkflowStart,
+)
+from saisei_runtime.workflow.commands import ContextEnded, Release, RenewLease, Stale, StepCalled
+from saisei_runtime.workflow.journal import Journal, Outcome, wall_ms
+from saisei_runtime.workflow.reads import Reads
+from saisei_runtime.workflow.records import Instance
+
+_log = logging.getLogger(__name__)
+
+# A write of an end that could not be committed, and a stop that was not proven, are tried again this often.
+RETRY_SECONDS = 1.0
+# How long a claimed instance waits after no context could be had for it.
+START_BACKOFF_MS = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One claimed instance and its context. `handle` is None until the pool has started it."""
+
+    incarnation: str
+    workflow_uid: str
+    worker_uid: str
+    version_uid: str
+    epoch: int
+    owner: str
+    context_id: str
+    deadline_at_ms: int
+    lease_until_ms: int
+    handle: ContextHandle | None = None
+    stopping: bool = False
+    # Answers that were ready before the pool gave the handle.
+    early: list[tuple[int, StepReply]] = field(default_factory=list)
+
+
+class Contexts:
+    """The engine's side of the isolates' port. `freed` is called once for each run, when its place is free again."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        reads: Reads,
+        pool: ContextPool,
+        code: CodeSource,
+        clock: Clock,
+        *,
+        lease_ms: int,
+        freed: Callable[[Run], None],
+        runs: dict[str, Run],
+    ) -> None:
+        self._journal = journal
+        self._reads = reads
+        self._pool = pool
+        self._code = code
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._freed = freed
+        # By incarnation; the journal's writer looks here for what is alive.
+        self.runs = runs
+        self._by_context: dict[str, Run] = {}
+        self._starting: set[asyncio.Task[None]] = set()
+        self._tick: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+
+    # --- starting ---
+
+    def begin(self, instance: Instance, worker_uid: str, class_name: str) -> None:
+        """Starts the context of an instance that was just claimed for this runtime."""
+        assert instance.owner is not None and instance.version_uid is not None and instance.lease_until_ms is not None
+        run = Run(
+            instance.incarnation,
+            instance.workflow_uid,
+            worker_uid,
+            instance.version_uid,
+            instance.epoch,
+            instance.owner,
+            f"{instance.incarnation}-{instance.epoch}",
+            instance.deadline_at_ms,
+            instance.lease_until_ms,
+        )
+        self.runs[run.incarnation] = run
+        self._by_context[run.context_id] = run
+        task = asyncio.get_running_loop().create_task(self._start(run, instance, class_name))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        if self._tick is None:
+            self._schedule_tick()
+
+    async def _start(self, run: Run, instance: Instance, class_name: str) -> None:
+        try:
+            code = await self._code.load(run.version_uid)
+            params, history = await self._reads.start_of(instance)
+            if run.stopping:
+                self._not_started(run, 0)
+                return
+            start = WorkflowStart(run.context_id, code, class_name, instance.instance_id, params, history)
+            handle = await self._pool.start_workflow(start, self)
+        except SaiseiError as error:
+            _log.info("context %s could not be started: %s", run.context_id, error)
+            self._not_started(run, START_BACKOFF_MS)
+            return
+        except Exception:
+            _log.exception("context %s could not be started", run.context_id)
+            self._not_started(run, START_BACKOFF_MS)
+            return
+        run.handle = handle
+        for call_id, reply in run.early:
+            handle.reply(call_id, reply)
+        run.early.clear()
+        if run.stopping:
+            handle.stop()
+
+    def _not_started(self, run: Run, delay_ms: int) -> None:
+        if self._forget(run):
+            self._release(run, delay_ms)
+
+    def _release(self, run: Run, delay_ms: int, outcome: Outcome | None = None) -> None:
+        if outcome is None or isinstance(outcome, SaiseiError):
+            command = Release(run.incarnation, run.epoch, run.owner, delay_ms)
+            again = partial(self._retry, partial(self._release, run, delay_ms))
+            self._journal.submit(command, again)
+
+    def _retry(self, again: Callable[[], None], outcome: Outcome) -> None:
+        """An end that could not be written is written later; until then the lease keeps others away."""
+        if isinstance(outcome, SaiseiError):
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, again)
+
+    # --- the listener ---
+
+    def on_step(self, context_id: str, call_id: int, call: StepCall) -> None:
+        run = self._by_context.get(context_id)
+        if run is not None:
+            command = StepCalled(run.incarnation, run.epoch, run.owner, call)
+            self._journal.submit(command, partial(self._answer, run, call_id))
+
+    def on_ended(self, context_id: str, end: ContextEnd) -> None:
+        run = self._by_context.get(context_id)
+        if run is None:
+            return
+        level = logging.DEBUG if end.proof.kind is ProofKind.QUIESCENT else logging.INFO
+        _log.log(level, "context %s stopped, %s, %.1f ms", context_id, end.proof.kind.value, end.proof.milliseconds)
+        self._forget(run)
+        self._ended(run, end)
+
+    def _ended(self, run: Run, end: ContextEnd) -> None:
+        command = ContextEnded(run.incarnation, run.epoch, run.owner, end)
+        self._journal.submit(command, partial(self._retry, partial(self._ended, run, end)))
+
+    def _answer(self, run: Run, call_id: int, outcome: Outcome) -> None:
+        if isinstance(outcome, Resolve | Reject | Park | Stop):
+            if call_id == 0:
+                if isinstance(outcome, Stop):
+                    self._stop(run)
+            elif run.handle is None:
+                run.early.append((call_id, outcome))
+            else:
+                run.handle.reply(call_id, outcome)
+        else:
+            # W-089: trouble of the Host is no error of the step; the context is stopped and starts anew later.
+            self._stop(run)
+
+    def _forget(self, run: Run) -> bool:
+        if self._by_context.pop(run.context_id, None) is None:
+            return False
+        self.runs.pop(run.incarnation, None)
+        if not self.runs:
+            self._idle.set()
+        self._freed(run)
+        return True
+
+    # --- stopping, leases, lifetimes ---
+
+    def stop(self, incarnation: str) -> bool:
+        """Stops the context of an instance if this runtime has one; its end is reported as always."""
+        run = self.runs.get(incarnation)
+        if run is not None:
+            self._stop(run)
+        return run is not None
+
+    def stop_where(self, condition: Callable[[Run], bool]) -> None:
+        for run in list(self.runs.values()):
+            if condition(run):
+                self._stop(run)
+
+    def _stop(self, run: Run) -> None:
+        run.stopping = True
+        if run.handle is not None:
+            run.handle.stop()
+
+    def _schedule_tick(self) -> None:
+        if not self.runs:
+            self._tick = None
+            return
+        now = self._clock.now_ms()
+        nearest = min(run.deadline_at_ms - now for run in self.runs.values())
+        delay = max(0.001, min(1.0, self._lease_ms / 4000, nearest / 1000))
+        self._tick = asyncio.get_running_loop().call_later(delay, self._on_tick)
+
+    def _on_tick(self) -> None:
+        self.check()
+        self._schedule_tick()
+
+    def check(self) -> None:
+        """Renews leases at half-life, stops what is over its lifetime or lost its lease, insists on stops."""
+        now, wall = self._clock.now_ms(), wall_ms()
+        for run in list(self.runs.values()):
+            if run.stopping or now >= run.deadline_at_ms or wall >= run.lease_until_ms:
+                self._stop(run)
+            elif run.lease_until_ms - wall <= self._lease_ms / 2:
+                command = RenewLease(run.incarnation, run.epoch, run.owner, self._lease_ms)
+                self._journal.submit(command, partial(self._renewed, run, wall + self._lease_ms))
+
+    def _renewed(self, run: Run, until_ms: int, outcome: Outcome) -> None:
+        if isinstance(outcome, Stale):
+            self._stop(run)
+        elif not isinstance(outcome, SaiseiError):
+            run.lease_until_ms = until_ms
+
+    async def drain(self, seconds: float) -> bool:
+        """Stops every context and waits for the ends; False when some are not proven in time."""
+        self.stop_where(lambda run: True)
+        if self.runs:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), seconds)
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        return not self.runs

@@ -1,0 +1,423 @@
+"""The durable workflow engine as the rest of the runtime sees it. All methods belong to one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from saisei_contract.clock import Clock
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.code import CodeSource
+from saisei_runtime.isolates.port import ContextPool
+from saisei_runtime.workflow import log, retention
+from saisei_runtime.workflow.allocations import Allocations
+from saisei_runtime.workflow.commands import (
+    Create,
+    Created,
+    Done,
+    Ended,
+    Expire,
+    Reclaim,
+    Refused,
+    Reply,
+    SendEvent,
+    Stopping,
+    Terminate,
+)
+from saisei_runtime.workflow.contexts import Contexts, Run
+from saisei_runtime.workflow.identity import Incarnations, checked, known_form, new_instance_id
+from saisei_runtime.workflow.journal import Journal
+from saisei_runtime.workflow.reads import Reads, after_cursor, cursor_of
+from saisei_runtime.workflow.records import STATUSES, Instance, Step
+from saisei_runtime.workflow.scheduler import Scheduler
+from saisei_runtime.workflow.subscriptions import EventRecord, Subscription, Subscriptions, Watch
+from saisei_runtime.workflow.workspace import Change
+from saisei_service.database import Database
+
+__all__ = ["EngineSettings", "EventRecord", "InstanceView", "StepView", "Subscription", "Watch", "WorkflowEngine"]
+
+_log = logging.getLogger(__name__)
+
+LIST_MAX = 500
+RECLAIM_AT_ONCE = 256
+# How often a caller who waits for an end looks into the table: the owner may be another runtime.
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """`runtime_id` is stable over restarts of one runtime. Whoever starts an engine with it guarantees that no child
+    process of the runtime's former life is left: what it ran is taken back at once."""
+
+    runtime_id: str
+    max_contexts: int = 64
+    max_contexts_per_worker: int = 32
+    lease_ms: int = 10_000
+    # How long `terminate`, an expiry and `purge` wait for the proof before they answer backend_unavailable (W-071).
+    stop_seconds: float = 10.0
+    sweep_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """W-011: `output` only on complete, `error_reason` only on errored. `ended_at_ms` is 0 while not terminal."""
+
+    id: str
+    status: str
+    output: bytes | None
+    error_reason: str | None
+    error_message: str | None
+    created_at_ms: int
+    ended_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One journaled step; `state` is pending, retry_wait, waiting, complete or errored; `due_at_ms` 0 when none."""
+
+    name: str
+    kind: str
+    state: str
+    failed_attempts: int
+    result: bytes | None
+    error: str | None
+    created_at_ms: int
+    due_at_ms: int
+
+
+# Names for annotations inside the class, where `list` is a method.
+StepViews: TypeAlias = list[StepView]
+
+
+class WorkflowEngine:
+    """Documents are canonical bytes that were validated already; errors are SaiseiError with the reasons of 3.4."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        pool: ContextPool,
+        code: CodeSource,
+        allocations: Allocations,
+        settings: EngineSettings,
+    ) -> None:
+        self._clock = clock
+        self._allocations = allocations
+        self._settings = settings
+        self._incarnations = Incarnations()
+        self._closed_workflows: set[str] = set()
+        self._runs: dict[str, Run] = {}
+        self._endings: dict[str, list[asyncio.Future[Instance]]] = {}
+        self._reads = Reads(database)
+        self._journal = Journal(
+            database, clock, committed=self._committed, alive=self._runs, closed=self._closed_workflows
+        )
+        self._scheduler = Scheduler(
+            self._journal,
+            self._reads,
+            allocations,
+            clock,
+            runtime_id=settings.runtime_id,
+            owner_prefix=f"{settings.runtime_id}/{secrets.token_hex(8)}",
+            lease_ms=settings.lease_ms,
+            max_contexts=settings.max_contexts,
+            max_contexts_per_worker=settings.max_contexts_per_worker,
+            shared=database.is_postgresql,
+        )
+        self._contexts = Contexts(
+            self._journal,
+            self._reads,
+            pool,
+            code,
+            clock,
+            lease_ms=settings.lease_ms,
+            freed=self._scheduler.freed,
+            runs=self._runs,
+        )
+        self._scheduler.contexts = self._contexts
+        self._subscriptions = Subscriptions(self._reads, LOOK_SECONDS if database.is_postgresql else None)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Takes back what a former process of this runtime ran, then claims whatever is due (W-155)."""
+        self._journal.start(asyncio.get_running_loop())
+        self._closed_workflows.update(await self._reads.closed_workflows())
+        await self._reclaim()
+        await self._scheduler.start()
+        self._sweeper = asyncio.create_task(self._sweep_for_ever())
+
+    async def _reclaim(self) -> None:
+        running = await self._reads.running_of(self._settings.runtime_id)
+        for first in range(0, len(running), RECLAIM_AT_ONCE):
+            part = running[first : first + RECLAIM_AT_ONCE]
+            await asyncio.gather(*(self._journal.ask(Reclaim(one, self._settings.runtime_id)) for one in part))
+        if running:
+            _log.info("took back %d instances that ran when this runtime ended", len(running))
+
+    async def stop(self) -> None:
+        """Stops every context with proof; their instances go back to the queue without losing an attempt (W-089)."""
+        self._scheduler.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if not await self._contexts.drain(self._settings.stop_seconds):
+            _log.warning("some contexts are not proven to have stopped; their leases keep others away")
+        self._subscriptions.close()
+        await self._journal.stop()
+        self._reads.close()
+
+    def _committed(self, changes: Sequence[Change]) -> None:
+        self._subscriptions.committed(changes, self._clock.now_ms())
+        if self._endings:
+            for change in changes:
+                if change.after.terminal:
+                    for future in self._endings.pop(change.after.incarnation, ()):
+                        if not future.done():
+                            future.set_result(change.after)
+        self._scheduler.committed(changes)
+
+    # --- callers ---
+
+    async def create(self, workflow_uid: str, instance_id: str | None, params: bytes | None) -> str:
+        """W-020 … W-026. Fails with instance_exists, backend_unavailable, invalid_request (malformed id)."""
+        reply = await self._journal.ask(self._creation(workflow_uid, instance_id, params))
+        return _created(reply)
+
+    async def create_batch(
+        self, workflow_uid: str, items: Sequence[tuple[str | None, bytes | None]]
+    ) -> list[str | SaiseiError]:
+        """One commit for all of them; each item has its own outcome, in the order given."""
+        asked: list[asyncio.Future[Reply] | SaiseiError] = []
+        for instance_id, params in items:
+            try:
+                asked.append(self._journal.ask(self._creation(workflow_uid, instance_id, params)))
+            except SaiseiError as error:
+                asked.append(error)
+        outcomes: list[str | SaiseiError] = []
+        for one in asked:
+            try:
+                outcomes.append(one if isinstance(one, SaiseiError) else _created(await one))
+            except SaiseiError as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _creation(self, workflow_uid: str, instance_id: str | None, params: bytes | None) -> Create:
+        known = self._allocations.workflow(workflow_uid)
+        if known is None or self._allocations.pick(known[0]) is None:
+            raise SaiseiError("backend_unavailable", "The workflow's Worker has no active Deployment (W-026).")
+        chosen = new_instance_id() if instance_id is None else checked(instance_id, "instance id")
+        return Create(workflow_uid, chosen, self._incarnations.new(self._clock.now_ms()), params)
+
+    async def get(self, workflow_uid: str, instance_id: str) -> InstanceView:
+        """Fails with unknown_instance. At or after the deadline it shows the end by lifetime (W-016)."""
+        return _view(await self._current(await self._found(workflow_uid, instance_id)))
+
+    async def list(
+        self, workflow_uid: str, status: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[InstanceView], str | None]:
+        """Ascending by creation; the second value continues the list, None at its end."""
+        if status is not None and status not in STATUSES:
+            raise SaiseiError("invalid_request", f"The status must be one of {', '.join(STATUSES)}.")
+        if not 1 <= limit <= LIST_MAX:
+            raise SaiseiError("invalid_request", f"The limit must be from 1 to {LIST_MAX}.")
+        rows = await self._reads.page(workflow_uid, status, limit + 1, after_cursor(cursor))
+        more = cursor_of(rows[limit - 1].incarnation) if len(rows) > limit else None
+        views = [_view(await self._current(row)) for row in rows[:limit]]
+        return [view for view in views if status is None or view.status == status], more
+
+    async def steps(self, workflow_uid: str, instance_id: str) -> StepViews:
+        """The journal in order of first registration. Fails with unknown_instance."""
+        instance = await self._found(workflow_uid, instance_id)
+        return [_step_view(step) for step in await self._reads.steps(instance.incarnation)]
+
+    async def send_event(self, workflow_uid: str, instance_id: str, event_type: str, payload: bytes | None) -> None:
+        """W-060 … W-066. Fails with unknown_instance, instance_terminal, event_queue_full, invalid_request."""
+        checked(event_type, "event type")
+        if not known_form(instance_id):
+            raise _unknown(instance_id)
+        _done(await self._journal.ask(SendEvent(workflow_uid, instance_id, event_type, payload)))
+
+    async def terminate(self, workflow_uid: str, instance_id: str) -> InstanceView:
+        """W-070 … W-075: answers with the terminal view, after the proof; backend_unavailable when it is not had in
+        time, and the engine goes on trying."""
+        if not known_form(instance_id):
+            raise _unknown(instance_id)
+        return _view(await self._end(await self._journal.ask(Terminate(workflow_uid, instance_id))))
+
+    async def subscribe(
+        self, workflow_uid: str, instance_id: str, cursor: int = 0, types: frozenset[str] | None = None
+    ) -> Subscription:
+        """S-01 … S-12. Fails with unknown_instance, invalid_request (a negative cursor, an unknown type)."""
+        if cursor < 0:
+            raise SaiseiError("invalid_request", "The cursor must be 0 or the id of an event.")
+        if types is not None and not types <= log.EVENT_TYPES:
+            raise SaiseiError("invalid_request", "The filter names an event type that does not exist.")
+        return self._subscriptions.open(await self._found(workflow_uid, instance_id), cursor, types)
+
+    def watch(self, workflow_uid: str) -> Watch:
+        """Status changes of the workflow's instances from now on, coalesced for slow readers."""
+        return self._subscriptions.watch(workflow_uid)
+
+    async def counts(self, workflow_uid: str) -> dict[str, int]:
+        """DW-05: all seven statuses."""
+        return await self._reads.counts(workflow_uid)
+
+    async def purge(self, workflow_uid: str) -> int:
+        """DW-08: closes, fences, stops with proof, then removes every trace; returns how many instances there were.
+
+        backend_unavailable while a stop is unproven: call again; nothing is admitted meanwhile.
+        """
+        self._closed_workflows.add(workflow_uid)
+        now = self._clock.now_ms()
+        await self._journal.transact(lambda connection: retention.close_workflow(connection, workflow_uid, now))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._settings.stop_seconds
+        while True:
+            self._contexts.stop_where(lambda run: run.workflow_uid == workflow_uid)
+            mine = any(run.workflow_uid == workflow_uid for run in self._runs.values())
+            if not mine and not await retention.held(self._reads, workflow_uid):
+                break
+            if loop.time() > until:
+                raise SaiseiError("backend_unavailable", "A context of the workflow is not proven to have stopped.")
+            await asyncio.sleep(0.02)
+        self._scheduler.forget(workflow_uid)
+        removed = await retention.remove_workflow(self._journal, workflow_uid)
+        self._subscriptions.purged(workflow_uid)
+        return removed
+
+    def deployment_changed(self, worker_uid: str) -> None:
+        """The allocation of a Worker appeared, changed or vanished. Vanished: its contexts are stopped (W-087)."""
+        if self._allocations.pick(worker_uid) is None:
+            self._contexts.stop_where(lambda run: run.worker_uid == worker_uid)
+        self._scheduler.deployment_changed(worker_uid)
+
+    async def sweep(self) -> int:
+        """Ends what is over its lifetime and discards what was retained long enough; returns how many were discarded.
+
+        Runs by itself now and then; a test with a virtual clock calls it.
+        """
+        now = self._clock.now_ms()
+        for incarnation in await retention.overdue(self._reads, now):
+            reply = await self._journal.ask(Expire(incarnation))
+            if isinstance(reply, Stopping):
+                self._contexts.stop(incarnation)
+        return await retention.discard(self._journal, now)
+
+    # --- inside ---
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except SaiseiError as error:
+                _log.warning("retention is tried again later: %s", error)
+            await asyncio.sleep(self._settings.sweep_seconds)
+
+    async def _found(self, workflow_uid: str, instance_id: str) -> Instance:
+        instance = None
+        if workflow_uid not in self._closed_workflows and known_form(instance_id):
+            instance = await self._reads.instance(workflow_uid, instance_id)
+        if instance is None:
+            raise _unknown(instance_id)
+        return instance
+
+    async def _current(self, instance: Instance) -> Instance:
+        """The row, or the one that follows when its lifetime has run out meanwhile."""
+        if instance.terminal or self._clock.now_ms() < instance.deadline_at_ms:
+            return instance
+        reply = await self._journal.ask(Expire(instance.incarnation))
+        return instance if isinstance(reply, Done) else await self._end(reply)
+
+    async def _end(self, reply: Reply) -> Instance:
+        """The terminal row behind the reply to Terminate or Expire."""
+        match reply:
+            case Ended():
+                return reply.instance
+            case Refused():
+                raise SaiseiError(reply.reason, reply.detail)
+            case Stopping():
+                return await self._stopped(reply.instance.incarnation)
+            case _:
+                raise AssertionError(f"no reply of an end: {reply}")
+
+    async def _stopped(self, incarnation: str) -> Instance:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._settings.stop_seconds
+        future: asyncio.Future[Instance] = loop.create_future()
+        waiting = self._endings.setdefault(incarnation, [])
+        waiting.append(future)
+        try:
+            while True:
+                self._contexts.stop(incarnation)
+                row = await self._reads.by_incarnation(incarnation)
+                if future.done():
+                    return future.result()
+                if row is None:
+                    raise _unknown("")
+                if row.terminal:
+                    return row
+                left = until - loop.time()
+                if left <= 0:
+                    raise SaiseiError("backend_unavailable", "The instance's code is not proven to have stopped yet.")
+                await asyncio.wait({future}, timeout=min(left, LOOK_SECONDS))
+                if future.done():
+                    return future.result()
+        finally:
+            if future in waiting:
+                waiting.remove(future)
+            if not waiting and self._endings.get(incarnation) is waiting:
+                del self._endings[incarnation]
+
+
+def _unknown(instance_id: str) -> SaiseiError:
+    return SaiseiError("unknown_instance", f"The workflow has no instance {instance_id!r}.")
+
+
+def _created(reply: Reply) -> str:
+    match reply:
+        case Created():
+            return reply.instance_id
+        case Refused():
+            raise SaiseiError(reply.reason, reply.detail)
+        case _:
+            raise AssertionError(f"no reply to a create: {reply}")
+
+
+def _done(reply: Reply) -> None:
+    match reply:
+        case Done():
+            return
+        case Refused():
+            raise SaiseiError(reply.reason, reply.detail)
+        case _:
+            raise AssertionError(f"no reply to an event: {reply}")
+
+
+def _view(instance: Instance) -> InstanceView:
+    return InstanceView(
+        instance.instance_id,
+        instance.status,
+        instance.output,
+        instance.error_reason,
+        instance.error_message,
+        instance.created_at_ms,
+        instance.ended_at_ms or 0,
+    )
+
+
+def _step_view(step: Step) -> StepView:
+    return StepView(
+        step.name,
+        step.kind,
+        step.state,
+        step.failed_attempts,
+        step.result,
+        step.error,
+        step.created_at_ms,
+        0 if step.finished else step.due_at_ms or 0,
+    )

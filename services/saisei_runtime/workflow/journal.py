@@ -1,0 +1,213 @@
+"""Group commit: one writer thread turns the queue of commands into transactions, one fsync for many transitions.
+
+Callers hear of a reply only after the commit. A command whose fence does not match fails alone; a command that the
+database itself refuses is tried alone, so that it takes no other down with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import Connection
+
+from saisei_contract.clock import Clock
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.workflow.commands import Command, Instant, Reply
+from saisei_runtime.workflow.statements import is_unavailable, statements
+from saisei_runtime.workflow.workspace import Change, Workspace
+from saisei_service.database import Database
+
+_log = logging.getLogger(__name__)
+
+BATCH_MAX = 256
+# A transaction that failed for a passing reason (a lost connection, a deadlock between replicas) is run again.
+ATTEMPTS_MAX = 3
+RETRY_PAUSE_SECONDS = 0.05
+
+T = TypeVar("T")
+Outcome: TypeAlias = Reply | SaiseiError
+Callback: TypeAlias = Callable[[Outcome], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    command: Command
+    callback: Callback
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A transaction of somebody's own, such as a purge: run by the same thread, so that there is one writer."""
+
+    run: Callable[[Connection], Any]
+    future: Future[Any]
+
+
+class _Stop:
+    pass
+
+
+_Item: TypeAlias = _Entry | _Work | _Stop
+
+
+def wall_ms() -> int:
+    """The machine's time in epoch ms: what leases run on, whatever the Host's clock says."""
+    return time.time_ns() // 1_000_000
+
+
+class Journal:
+    """The one writer of the runtime's workflow tables in this process.
+
+    `committed` is called in the event loop with the changes of each transaction, before the callers' callbacks.
+    `alive` holds the incarnations that have a context here; `closed` the workflows that admit nothing (DW-08).
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        committed: Callable[[Sequence[Change]], None],
+        alive: Container[str],
+        closed: Container[str],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._committed = committed
+        self._alive = alive
+        self._closed = closed
+        self._sql = statements(database.is_postgresql)
+        self._queue: SimpleQueue[_Item] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Commits what is queued, then ends the thread."""
+        if self._thread is not None:
+            self._queue.put(_Stop())
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    def submit(self, command: Command, callback: Callback) -> None:
+        """Queues a command; `callback` gets its reply in the event loop, after the commit, or backend_unavailable."""
+        self._queue.put(_Entry(command, callback))
+
+    def ask(self, command: Command) -> asyncio.Future[Reply]:
+        """`submit` as a future; SaiseiError backend_unavailable when the database cannot commit."""
+        assert self._loop is not None
+        future: asyncio.Future[Reply] = self._loop.create_future()
+
+        def _resolve(outcome: Outcome) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, SaiseiError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self.submit(command, _resolve)
+        return future
+
+    async def transact(self, run: Callable[[Connection], T]) -> T:
+        """Runs a transaction of its own in the writer thread, between two batches."""
+        future: Future[T] = Future()
+        self._queue.put(_Work(run, future))
+        return await asyncio.wrap_future(future)
+
+    # --- the writer thread ---
+
+    def _run(self) -> None:
+        while True:
+            item: _Item | None = self._queue.get()
+            batch: list[_Entry] = []
+            while item is not None:
+                if not isinstance(item, _Entry):
+                    break
+                batch.append(item)
+                item = None
+                if len(batch) < BATCH_MAX:
+                    try:
+                        item = self._queue.get_nowait()
+                    except Empty:
+                        item = None
+            if batch:
+                self._process(batch)
+            if isinstance(item, _Work):
+                self._perform(item)
+            elif isinstance(item, _Stop):
+                return
+
+    def _process(self, batch: list[_Entry]) -> None:
+        try:
+            replies, changes = self._commit(batch)
+        except Exception as error:
+            if len(batch) > 1 and not is_unavailable(error):
+                for entry in batch:
+                    self._process([entry])
+                return
+            _log.exception("the journal could not commit %d commands", len(batch))
+            refusal = SaiseiError("backend_unavailable", "The journal cannot commit now. Try again later.")
+            self._tell([(entry.callback, refusal) for entry in batch], ())
+            return
+        self._tell([(entry.callback, reply) for entry, reply in zip(batch, replies, strict=True)], changes)
+
+    def _commit(self, batch: list[_Entry]) -> tuple[list[Reply], list[Change]]:
+        commands = [entry.command for entry in batch]
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                with self._database.writer.begin() as connection:
+                    workspace = Workspace(connection, self._sql, self._alive, self._closed)
+                    workspace.load(commands)
+                    # After the rows are locked, so that a time that was read earlier cannot be committed later.
+                    now = Instant(self._clock.now_ms(), wall_ms())
+                    replies = [workspace.apply(command, now) for command in commands]
+                    return replies, workspace.flush()
+            except Exception:
+                if attempt == ATTEMPTS_MAX:
+                    raise
+                time.sleep(RETRY_PAUSE_SECONDS * attempt)
+        raise AssertionError("unreachable")
+
+    def _perform(self, work: _Work) -> None:
+        try:
+            with self._database.writer.begin() as connection:
+                result = work.run(connection)
+        except Exception as error:
+            _log.warning("a transaction of the journal failed", exc_info=True)
+            work.future.set_exception(
+                error
+                if isinstance(error, SaiseiError)
+                else SaiseiError("backend_unavailable", "The journal cannot commit now. Try again later.")
+            )
+        else:
+            work.future.set_result(result)
+
+    def _tell(self, outcomes: list[tuple[Callback, Outcome]], changes: Sequence[Change]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, outcomes, changes)
+        except RuntimeError:
+            # The loop is gone: the process is ending and nobody waits any more.
+            _log.debug("the loop closed before %d replies", len(outcomes))
+
+    def _deliver(self, outcomes: list[tuple[Callback, Outcome]], changes: Sequence[Change]) -> None:
+        if changes:
+            self._committed(changes)
+        for callback, outcome in outcomes:
+            try:
+                callback(outcome)
+            except Exception:
+                _log.exception("a caller of the journal failed")

@@ -1,0 +1,12 @@
+"""The numbers of contract 3.17, and nothing else."""
+
+from __future__ import annotations
+
+NAME_SCALARS = 256
+DOCUMENT_BYTES = 1_048_576
+QUEUED_EVENTS = 1_024
+QUEUED_BYTES = 1_048_576
+STEPS = 1_024
+LIFETIME_MS = 31_536_000_000
+RETENTION_MS = 2_592_000_000
+MESSAGE_SCALARS = 8_192

@@ -1,0 +1,250 @@
+"""Event subscriptions: history, then live, without gap or duplicate (contract 4.1).
+
+One tail for each instance that anybody watches; it hands each new event to its subscribers once, already encoded. A
+subscriber that reads slowly loses its buffer, not its place: it reads on from the table. Writers never wait for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from saisei_runtime.workflow import log
+from saisei_runtime.workflow.reads import Reads
+from saisei_runtime.workflow.records import Instance, LogEntry
+from saisei_runtime.workflow.workspace import Change
+
+PAGE = 256
+BUFFER_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """`json` is the whole event object of contract 4: instanceId, eventId, timestamp, type and the type's members."""
+
+    event_id: int
+    type: str
+    timestamp_ms: int
+    instance_id: str
+    json: bytes
+
+
+class Subscription:
+    """One reader. `next` calls are served in call order (S-10); `close` ends it at once (S-11)."""
+
+    def __init__(self, hub: Subscriptions, instance: Instance, cursor: int, types: frozenset[str] | None) -> None:
+        self.incarnation = instance.incarnation
+        self.workflow_uid = instance.workflow_uid
+        self._instance_id = instance.instance_id
+        self._hub = hub
+        self._cursor = cursor
+        self._types = types
+        self._buffer: deque[EventRecord] = deque()
+        # Whether the buffer continues the cursor without a gap; else the table is read.
+        self._synced = False
+        self._ended = False
+        self._done = False
+        self._order = asyncio.Lock()
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def next(self) -> EventRecord | None:
+        """The next event that the filter lets through; None for ever once there is none any more.
+
+        SaiseiError backend_unavailable when history cannot be read; the next call tries again.
+        """
+        async with self._order:
+            while not self._done:
+                record = self._take()
+                if record is not None:
+                    return record
+                if self._ended:
+                    self.close()
+                elif not self._synced:
+                    await self._read()
+                elif not self._buffer:
+                    await self._wait()
+            return None
+
+    def close(self) -> None:
+        """Idempotent and synchronous; the instance and other subscriptions notice nothing."""
+        if not self._done:
+            self._done = True
+            self._buffer.clear()
+            self._hub.remove(self)
+            self.wake()
+
+    def feed(self, record: EventRecord) -> None:
+        """A live event. A full buffer is given up; the reader goes on from the table."""
+        if not self._synced:
+            return
+        if len(self._buffer) >= BUFFER_MAX:
+            self._buffer.clear()
+            self._synced = False
+        else:
+            self._buffer.append(record)
+        self.wake()
+
+    def wake(self, *, reread: bool = False) -> None:
+        if reread:
+            self._synced = False
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _take(self) -> EventRecord | None:
+        while self._buffer:
+            record = self._buffer.popleft()
+            if record.event_id <= self._cursor:
+                continue
+            self._cursor = record.event_id
+            if record.type in log.ENDINGS:
+                self._ended = True
+            if self._types is None or record.type in self._types:
+                return record
+        return None
+
+    async def _read(self) -> None:
+        # From here on live events are kept, so what is committed after the read below is in the buffer (S-02).
+        self._synced = True
+        self._buffer.clear()
+        try:
+            page = await self._hub.reads.log_after(self.incarnation, self._cursor, PAGE)
+        except BaseException:
+            self._synced = False
+            raise
+        if self._done:
+            return
+        if not page.exists:
+            # Purged (S-13).
+            self.close()
+            return
+        live = list(self._buffer) if self._synced else []
+        self._buffer.clear()
+        self._buffer.extend(self._hub.record(self._instance_id, entry) for entry in page.entries)
+        if len(page.entries) == PAGE:
+            self._synced = False
+        else:
+            self._buffer.extend(live)
+        if page.ended and not page.entries:
+            self._ended = True
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            if self._hub.poll_seconds is None:
+                await self._waiter
+            else:
+                # The instance may be running in another runtime: look again now and then.
+                await asyncio.wait({self._waiter}, timeout=self._hub.poll_seconds)
+                if not self._waiter.done():
+                    self._synced = False
+        finally:
+            self._waiter = None
+
+
+class Watch:
+    """Status changes of one workflow from now on. A slow reader gets the latest status of an instance, once."""
+
+    def __init__(self, hub: Subscriptions, workflow_uid: str) -> None:
+        self.workflow_uid = workflow_uid
+        self._hub = hub
+        self._latest: dict[str, tuple[str, int]] = {}
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def feed(self, instance_id: str, status: str, at_ms: int) -> None:
+        self._latest.pop(instance_id, None)
+        self._latest[instance_id] = (status, at_ms)
+        self._wake.set()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._hub.remove_watch(self)
+            self._wake.set()
+
+    def __aiter__(self) -> AsyncIterator[tuple[str, str, int]]:
+        return self
+
+    async def __anext__(self) -> tuple[str, str, int]:
+        """(instance id, status, epoch ms of the commit)"""
+        while not self._latest:
+            if self._closed:
+                raise StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        instance_id = next(iter(self._latest))
+        status, at_ms = self._latest.pop(instance_id)
+        return instance_id, status, at_ms
+
+
+class Subscriptions:
+    """All subscribers of this process. `poll_seconds` is None where this process alone writes."""
+
+    def __init__(self, reads: Reads, poll_seconds: float | None) -> None:
+        self.reads = reads
+        self.poll_seconds = poll_seconds
+        self._tails: dict[str, dict[Subscription, None]] = {}
+        self._watches: dict[str, dict[Watch, None]] = {}
+
+    def open(self, instance: Instance, cursor: int, types: frozenset[str] | None) -> Subscription:
+        subscription = Subscription(self, instance, cursor, types)
+        self._tails.setdefault(instance.incarnation, {})[subscription] = None
+        return subscription
+
+    def watch(self, workflow_uid: str) -> Watch:
+        watch = Watch(self, workflow_uid)
+        self._watches.setdefault(workflow_uid, {})[watch] = None
+        return watch
+
+    def committed(self, changes: Sequence[Change], now_ms: int) -> None:
+        """After each transaction: new events to their tails, status changes to the watches."""
+        for change in changes:
+            after = change.after
+            tail = self._tails.get(after.incarnation) if self._tails else None
+            if tail is not None:
+                for entry in change.entries:
+                    record = self.record(after.instance_id, entry)
+                    for subscription in tail:
+                        subscription.feed(record)
+            watches = self._watches.get(after.workflow_uid) if self._watches else None
+            if watches is not None and (change.before is None or change.before.status != after.status):
+                for watch in watches:
+                    watch.feed(after.instance_id, after.status, now_ms)
+
+    def purged(self, workflow_uid: str) -> None:
+        """S-13: everything that was open on the workflow ends."""
+        for tail in list(self._tails.values()):
+            for subscription in list(tail):
+                if subscription.workflow_uid == workflow_uid:
+                    subscription.close()
+        for watch in list(self._watches.get(workflow_uid, ())):
+            watch.close()
+
+    def close(self) -> None:
+        for tail in list(self._tails.values()):
+            for subscription in list(tail):
+                subscription.close()
+        for watches in list(self._watches.values()):
+            for watch in list(watches):
+                watch.close()
+
+    def remove(self, subscription: Subscription) -> None:
+        tail = self._tails.get(subscription.incarnation)
+        if tail is not None:
+            tail.pop(subscription, None)
+            if not tail:
+                del self._tails[subscription.incarnation]
+
+    def remove_watch(self, watch: Watch) -> None:
+        watches = self._watches.get(watch.workflow_uid)
+        if watches is not None:
+            watches.pop(watch, None)
+            if not watches:
+                del self._watches[watch.workflow_uid]
+
+    def record(self, instance_id: str, entry: LogEntry) -> EventRecord:
+        body = bytes(entry.body)
+        json = log.event_json(instance_id, entry.event_id, entry.at_ms, entry.type, body)
+        return EventRecord(entry.event_id, entry.type, entry.at_ms, instance_id, json)

@@ -1,0 +1,254 @@
+"""One transaction's copies of the rows it touches: loaded together, changed in memory, flushed together."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple, replace
+from sqlalchemy import Connection
+
+from saisei_runtime.store.text import loaded, stored
+from saisei_runtime.workflow import events, machine
+from saisei_runtime.workflow.commands import Claim, Command, Create, Instant, Reply, SendEvent, Terminate, View
+from saisei_runtime.workflow.records import Instance, LogEntry, QueuedEvent, Step
+from saisei_runtime.workflow.statements import IMMUTABLE, Statements, fetch, write
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """What one transaction did to one instance, told to the scheduler and the subscribers after the commit."""
+
+    # None when the instance was created here.
+    before: Instance | None
+    after: Instance
+    entries: Sequence[LogEntry]
+
+
+class Workspace:
+    """Rows of one transaction. Not thread-safe: it belongs to the writer."""
+
+    def __init__(self, connection: Connection, sql: Statements, alive: Container[str], closed: Container[str]) -> None:
+        self._connection = connection
+        self._sql = sql
+        self._alive = alive
+        self._closed = closed
+        self._instances: dict[str, Instance] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        self._steps: dict[tuple[str, str], Step] = {}
+        # Steps that were looked for, found or not, and instances that had none when they were loaded.
+        self._sought: set[tuple[str, str]] = set()
+        self._stepless: set[str] = set()
+        self._params: dict[str, bytes] = {}
+        # What this transaction changes.
+        self._before: dict[str, Instance | None] = {}
+        self._entries: dict[str, list[LogEntry]] = {}
+        self._changed_steps: dict[tuple[str, str], Step] = {}
+        self._new_params: list[tuple[str, bytes]] = []
+        self._new_events: dict[tuple[str, int], QueuedEvent] = {}
+        self._consumed: dict[tuple[str, int], None] = {}
+        self._purged: dict[str, None] = {}
+
+    def load(self, commands: Sequence[Command]) -> None:
+        """Fetches every row that the commands are known to need, in one query for each table."""
+        keys: dict[tuple[str, str], None] = {}
+        incarnations: dict[str, None] = {}
+        for command in commands:
+            if isinstance(command, Create | SendEvent | Terminate):
+                keys[(command.workflow_uid, stored(command.instance_id))] = None
+            else:
+                incarnations[command.incarnation] = None
+        if keys:
+            self._remember(fetch(self._connection, self._sql.instances_by_key, self._sql.many(list(keys))))
+        if incarnations:
+            wanted = [(incarnation,) for incarnation in sorted(incarnations) if incarnation not in self._instances]
+            if wanted:
+                self._remember(fetch(self._connection, self._sql.instances_by_incarnation, self._sql.many(wanted)))
+        self._load_steps(commands)
+        self._load_params(commands)
+
+    def _remember(self, rows: Iterable[Sequence[Any]]) -> None:
+        for row in rows:
+            instance = loaded_instance(row)
+            self._instances[instance.incarnation] = instance
+            self._keys[(instance.workflow_uid, instance.instance_id)] = instance.incarnation
+            if instance.step_count == 0:
+                self._stepless.add(instance.incarnation)
+
+    def _load_steps(self, commands: Sequence[Command]) -> None:
+        names: dict[tuple[str, str], None] = {}
+        for command in commands:
+            instance = self._instance_of(command)
+            if instance is None or instance.step_count == 0:
+                continue
+            name = machine.step_needed(command, instance)
+            if name is not None:
+                names[(instance.incarnation, stored(name))] = None
+                self._sought.add((instance.incarnation, name))
+        if names:
+            for row in fetch(self._connection, self._sql.steps_by_name, self._sql.many(list(names))):
+                step = loaded_step(row)
+                self._steps[(step.incarnation, step.name)] = step
+
+    def _load_params(self, commands: Sequence[Command]) -> None:
+        """Only a first start needs them, for its event."""
+        wanted: dict[str, None] = {}
+        for command in commands:
+            if isinstance(command, Claim):
+                instance = self._instances.get(command.incarnation)
+                if instance is not None and instance.has_params and not instance.started:
+                    wanted[instance.incarnation] = None
+        if wanted:
+            keys = [(incarnation,) for incarnation in wanted]
+            for incarnation, document in fetch(self._connection, self._sql.params_by_incarnation, self._sql.many(keys)):
+                self._params[incarnation] = bytes(document)
+
+    def _instance_of(self, command: Command) -> Instance | None:
+        if isinstance(command, Create | SendEvent | Terminate):
+            incarnation = self._keys.get((command.workflow_uid, command.instance_id))
+            return None if incarnation is None else self._instances[incarnation]
+        return self._instances.get(command.incarnation)
+
+    def apply(self, command: Command, now: Instant) -> Reply:
+        """Decides one command on the copies, which hold what the commands before it in this transaction changed."""
+        instance = self._instance_of(command)
+        refusal = machine.closed(command, instance, self._closed)
+        if refusal is not None:
+            return refusal
+        step = self._step(command, instance)
+        want = events.wanted(command, instance, step, now)
+        match = None if want is None or instance is None else self._oldest(instance.incarnation, *want)
+        decision = machine.decide(
+            View(
+                instance,
+                step,
+                match,
+                None if instance is None else self._params.get(instance.incarnation),
+                instance is not None and instance.incarnation in self._alive,
+            ),
+            command,
+            now,
+        )
+        after = decision.instance
+        if after is None:
+            return decision.reply
+        incarnation = after.incarnation
+        if decision.facts:
+            after, entries = machine.numbered(after, decision.facts, now)
+            self._entries.setdefault(incarnation, []).extend(entries)
+        self._before.setdefault(incarnation, instance)
+        self._instances[incarnation] = after
+        if instance is None:
+            self._keys[(after.workflow_uid, after.instance_id)] = incarnation
+            self._stepless.add(incarnation)
+        if decision.step is not None:
+            self._steps[(incarnation, decision.step.name)] = decision.step
+            self._changed_steps[(incarnation, decision.step.name)] = decision.step
+        if decision.params is not None:
+            self._params[incarnation] = decision.params
+            self._new_params.append((incarnation, decision.params))
+        if decision.queued is not None:
+            self._new_events[(incarnation, decision.queued.seq)] = decision.queued
+        if decision.consumed is not None:
+            self._consumed[(incarnation, decision.consumed.seq)] = None
+        if decision.purge_queue:
+            self._purged[incarnation] = None
+        return decision.reply
+
+    def _step(self, command: Command, instance: Instance | None) -> Step | None:
+        name = machine.step_needed(command, instance)
+        if name is None or instance is None:
+            return None
+        key = (instance.incarnation, name)
+        step = self._steps.get(key)
+        if step is None and key not in self._sought and instance.incarnation not in self._stepless:
+            # Needed only because of a command before this one in the same transaction, which is rare.
+            self._sought.add(key)
+            for row in fetch(self._connection, self._sql.steps_by_name, self._sql.many([(key[0], stored(name))])):
+                step = self._steps[key] = loaded_step(row)
+        return step
+
+    def _oldest(self, incarnation: str, event_type: str, not_after_ms: int) -> QueuedEvent | None:
+        after = 0
+        while True:
+            rows = fetch(
+                self._connection, self._sql.oldest_event, (incarnation, stored(event_type), after, not_after_ms)
+            )
+            if not rows:
+                break
+            event = _loaded_event(rows[0])
+            if (incarnation, event.seq) not in self._consumed:
+                return event
+            after = event.seq
+        for key, event in self._new_events.items():
+            mine = key[0] == incarnation and event.type == event_type and event.accepted_at_ms <= not_after_ms
+            if mine and key not in self._consumed:
+                return event
+        return None
+
+    def flush(self) -> list[Change]:
+        """Writes every change; returns them for those who are told after the commit."""
+        connection, sql = self._connection, self._sql
+        created: list[tuple[Any, ...]] = []
+        updated: list[tuple[Any, ...]] = []
+        changes = []
+        for incarnation, before in self._before.items():
+            after = self._instances[incarnation]
+            row = _instance_row(after)
+            if before is None:
+                created.append(row)
+            else:
+                updated.append((*row[IMMUTABLE:], incarnation))
+            changes.append(Change(before, after, self._entries.get(incarnation, ())))
+        write(connection, sql.insert_instance, created)
+        write(connection, sql.update_instance, updated)
+        write(connection, sql.insert_params, self._new_params)
+        write(connection, sql.upsert_step, [_step_row(step) for step in self._changed_steps.values()])
+        fresh = [event for key, event in self._new_events.items() if key not in self._consumed]
+        write(connection, sql.insert_event, [_event_row(event) for event in fresh])
+        write(connection, sql.delete_event, [key for key in self._consumed if key not in self._new_events])
+        write(connection, sql.purge_events, [(incarnation,) for incarnation in self._purged])
+        write(connection, sql.insert_log, [astuple(entry) for log in self._entries.values() for entry in log])
+        return changes
+
+
+def loaded_instance(row: Sequence[Any]) -> Instance:
+    instance = Instance(*row)
+    texts = (instance.instance_id, instance.error_message or "", instance.pending_step or "")
+    if any("\\" in text for text in texts):
+        return replace(
+            instance,
+            instance_id=loaded(instance.instance_id),
+            error_message=loaded(instance.error_message),
+            pending_step=loaded(instance.pending_step),
+        )
+    return instance
+
+
+def _instance_row(instance: Instance) -> tuple[Any, ...]:
+    return astuple(
+        replace(
+            instance,
+            instance_id=stored(instance.instance_id),
+            error_message=stored(instance.error_message),
+            pending_step=stored(instance.pending_step),
+        )
+    )
+
+
+def loaded_step(row: Sequence[Any]) -> Step:
+    step = Step(*row)
+    return replace(step, name=loaded(step.name), event_type=loaded(step.event_type))
+
+
+def _step_row(step: Step) -> tuple[Any, ...]:
+    return astuple(replace(step, name=stored(step.name), event_type=stored(step.event_type)))
+
+
+def _loaded_event(row: Sequence[Any]) -> QueuedEvent:
+    event = QueuedEvent(*row)
+    return replace(event, type=loaded(event.type))
+
+
+def _event_row(event: QueuedEvent) -> tuple[Any, ...]:
+    return astuple(replace(event, type=stored(event.type)))

@@ -1,0 +1,93 @@
+"""Databases for every suite: a fresh SQLite file or a fresh PostgreSQL database for each test.
+
+PostgreSQL is a throwaway cluster of the session on a unix socket. Its binaries come from SAISEI_TEST_PG_BIN, the
+PATH, or /usr/lib/postgresql; without them the tests that need it fail and say so, because nothing here is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+_numbers = count(1)
+
+
+def _binaries() -> Path:
+    named = os.environ.get("SAISEI_TEST_PG_BIN")
+    if named:
+        return Path(named)
+    found = shutil.which("initdb")
+    if found:
+        return Path(found).resolve().parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if versions:
+        return versions[-1].parent
+    raise RuntimeError(
+        "No PostgreSQL was found: install it, or name its folder of binaries in SAISEI_TEST_PG_BIN. "
+        "`-k 'not postgresql'` leaves these tests out."
+    )
+
+
+def _unprivileged() -> dict[str, object]:
+    """PostgreSQL refuses to run as root; then it runs as its own or as a nobody's account."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            account = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    raise RuntimeError("PostgreSQL cannot run as root, and there is neither a user postgres nor nobody.")
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """URL of a database of a cluster that lives as long as the session."""
+    binaries, account = _binaries(), _unprivileged()
+    # A socket's path may have 107 bytes: not pytest's own long folder.
+    folder = Path(tempfile.mkdtemp(prefix="saisei-pg-"))
+    try:
+        if account:
+            os.chown(folder, account["user"], account["group"])  # type: ignore[arg-type]
+        data = folder / "data"
+
+        def _run(*command: str | Path) -> None:
+            subprocess.run(
+                [str(part) for part in command], check=True, cwd=folder, capture_output=True, timeout=120, **account
+            )  # type: ignore[call-overload]
+
+        _run(binaries / "initdb", "-D", data, "-U", "saisei", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections=200"
+        _run(binaries / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start")
+        try:
+            yield f"postgresql+psycopg://saisei@/postgres?host={folder}"
+        finally:
+            _run(binaries / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a fresh, empty database; each test that asks for it runs once on each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'saisei.db'}"
+        return
+    base = request.getfixturevalue("postgres_url")
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    plain = base.replace("postgresql+psycopg://", "postgresql://")
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield base.replace("/postgres?", f"/{name}?")
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
