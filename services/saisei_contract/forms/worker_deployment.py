@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from saisei_contract.forms import urls
 from saisei_contract.forms.base import Form, Reference, array, closed, integer, invalid, reference
-from saisei_contract.json_reader import JsonObject
+from saisei_contract.json_reader import JsonObject, JsonValue
 
 TOTAL_WEIGHT = 10_000
 MAX_VERSIONS = 8
@@ -35,14 +35,7 @@ class WorkerDeployment(Form[WorkerDeploymentSpec]):
     def validate(self, spec: JsonObject) -> WorkerDeploymentSpec:
         closed(spec, "spec", ("worker", "versions"))
         worker = reference(spec["worker"], "spec.worker")
-        weights: dict[str, int] = {}
-        for index, entry in enumerate(array(spec["versions"], "spec.versions", 1, MAX_VERSIONS)):
-            path = f"spec.versions[{index}]"
-            item = closed(entry, path, ("workerVersion", "weight"))
-            uid = reference(item["workerVersion"], f"{path}.workerVersion")
-            if uid in weights:
-                raise invalid(f"{path}.workerVersion", "names a WorkerVersion that is listed already")
-            weights[uid] = integer(item["weight"], f"{path}.weight", 1, TOTAL_WEIGHT)
+        weights = _weights(spec["versions"])
         if sum(weights.values()) != TOTAL_WEIGHT:
             raise invalid(
                 "spec.versions", f"must have weights that add up to {TOTAL_WEIGHT}, not {sum(weights.values())}"
@@ -55,7 +48,7 @@ class WorkerDeployment(Form[WorkerDeploymentSpec]):
             Reference("spec.worker", urls.MODULE_WORKER, valid.worker_uid, "worker"),
             *(
                 Reference(f"spec.versions[{index}].workerVersion", urls.WORKER_VERSION, uid, "versions")
-                for index, uid in enumerate(_uids_in_order(spec))
+                for index, uid in enumerate(_weights(spec["versions"]))
             ),
         )
 
@@ -69,11 +62,17 @@ class WorkerDeployment(Form[WorkerDeploymentSpec]):
         }
 
 
-def _uids_in_order(spec: JsonObject) -> list[str]:
-    return [
-        reference(closed(entry, "", ("workerVersion", "weight"))["workerVersion"], "")
-        for entry in array(spec["versions"], "", 1, MAX_VERSIONS)
-    ]
+def _weights(value: JsonValue) -> dict[str, int]:
+    """Weight by Version UID, in the order of the spec."""
+    weights: dict[str, int] = {}
+    for index, entry in enumerate(array(value, "spec.versions", 1, MAX_VERSIONS)):
+        path = f"spec.versions[{index}]"
+        item = closed(entry, path, ("workerVersion", "weight"))
+        uid = reference(item["workerVersion"], f"{path}.workerVersion")
+        if uid in weights:
+            raise invalid(f"{path}.workerVersion", "names a WorkerVersion that is listed already")
+        weights[uid] = integer(item["weight"], f"{path}.weight", 1, TOTAL_WEIGHT)
+    return weights
 
 
 FORM = WorkerDeployment()
