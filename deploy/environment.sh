@@ -1,6 +1,6 @@
 # Sourced by demo.sh and test.sh, from the repository's top: a virtual environment in .venv, made once and kept current.
 
-VENV=.venv
+VENV=${SAISEI_VENV:-.venv}
 
 say() { printf '%s\n' "$*" >&2; }
 

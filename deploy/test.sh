@@ -6,7 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . deploy/environment.sh
 
 ensure_environment test '.[test]'
-export PATH="$PWD/$VENV/bin:$PATH"
+PATH="$(cd "$VENV" && pwd)/bin:$PATH"
+export PATH
 
 # PostgreSQL: the system's when it has one, else a wheel with its programs.
 find_postgresql() {
