@@ -1,0 +1,94 @@
+/** `env` (MW-21): exactly the variables, secrets and Bindings of the Version, and the calls that Bindings make. */
+
+import {
+  MapClear,
+  MapDelete,
+  MapGet,
+  MapSet,
+  ObjectFreeze,
+  ReflectDefineProperty,
+  ReflectOwnKeys,
+  SafeMap,
+  SafePromise,
+  namedError,
+  quote,
+} from "./intrinsics.mjs";
+import { decodeDocument } from "./documents.mjs";
+import { resolveWith } from "./step.mjs";
+import { workflowBinding } from "./bindings/workflow.mjs";
+
+/** @typedef {{ value: any, body: string | null }} Answer */
+
+/** One context's or invocation's `env`. Calls that are under way when it closes never settle. */
+export class Environment {
+  /**
+   * @param {import("./modules.mjs").Code} code
+   * @param {string} scope the context or invocation
+   * @param {(header: string, body?: string | null) => void} send
+   */
+  constructor(code, scope, send) {
+    this.code = code;
+    this.scope = scope;
+    this.send = send;
+    this.closed = false;
+    /** @type {Map<number, { resolve: (answer: Answer) => void, reject: (error: unknown) => void }>} */
+    this.calls = new SafeMap();
+    this.lastCall = 0;
+  }
+
+  /** A fresh object with fresh values. */
+  build() {
+    const env = {};
+    const put = (/** @type {string} */ name, /** @type {unknown} */ value) =>
+      ReflectDefineProperty(env, name, /** @type {any} */ ({ __proto__: null, value, writable: true, enumerable: true, configurable: true }));
+    const vars = decodeDocument(this.code.vars);
+    const names = ReflectOwnKeys(vars);
+    for (let i = 0; i < names.length; i++) put(/** @type {string} */ (names[i]), vars[/** @type {string} */ (names[i])]);
+    const { secrets, bindings } = this.code;
+    for (let i = 0; i < secrets.length; i++) put(/** @type {any} */ (secrets[i])[0], /** @type {any} */ (secrets[i])[1]);
+    for (let i = 0; i < bindings.length; i++) {
+      const name = /** @type {string} */ (/** @type {any} */ (bindings[i])[0]);
+      put(name, workflowBinding(this, name));
+    }
+    return env;
+  }
+
+  /**
+   * One method call. `done` turns the answer into what the method resolves with; an object of it is frozen when `sealed`.
+   * @template T
+   * @param {string} binding @param {string} method @param {string} args JSON
+   * @param {string | null} body @param {(answer: Answer) => T} done
+   * @returns {Promise<T>}
+   */
+  call(binding, method, args, body, done, sealed = false) {
+    return new SafePromise((resolve, reject) => {
+      if (this.closed) return; // nothing of a closed scope settles
+      const id = ++this.lastCall;
+      const settle = (/** @type {Answer} */ answer) => {
+        const value = done(answer);
+        resolveWith(/** @type {any} */ (resolve), value);
+        if (sealed) ObjectFreeze(value);
+      };
+      MapSet(this.calls, id, { resolve: settle, reject });
+      this.send(
+        `{"t":"call","scope":${quote(this.scope)},"call":${id},"binding":${quote(binding)},"method":"${method}",` +
+          `"arguments":${args},"has":${body !== null}}`,
+        body,
+      );
+    });
+  }
+
+  answer(/** @type {any} */ header, /** @type {import("./frames.mjs").Body} */ body) {
+    const waiting = MapGet(this.calls, header.call);
+    if (waiting === undefined) return;
+    MapDelete(this.calls, header.call);
+    if (header.ok) waiting.resolve({ value: header.value, body: header.has ? body.text() : null });
+    else waiting.reject(namedError(header.name, header.message));
+  }
+
+  close() {
+    this.closed = true;
+    MapClear(this.calls);
+  }
+}
+Object.setPrototypeOf(Environment.prototype, null);

@@ -1,0 +1,67 @@
+/** A thread: prepares the realm, opens its own line to the runtime and plays its role. */
+
+import process from "node:process";
+import { workerData } from "node:worker_threads";
+import { MapDelete, MapGet, MapSet, SafeMap, quote } from "./intrinsics.mjs";
+import { Link, PROTOCOL_VERSION } from "./frames.mjs";
+import { activity, install, taint } from "./quiescence.mjs";
+import { preload, strip } from "./globals.mjs";
+import { TenantConsole } from "./console.mjs";
+import { Code } from "./modules.mjs";
+import { capture } from "./pristine.mjs";
+import { closedFetch } from "./egress.mjs";
+import { WorkflowRole } from "./workflow.mjs";
+import { ServeRole } from "./serve.mjs";
+import { InspectRole } from "./inspect.mjs";
+
+/** @type {{ socket: string, thread: number, token: string, role: string, maxContexts: number, maxHeapBytes: number }} */
+const settings = workerData;
+
+const exit = process.exit.bind(process);
+const on = process.on.bind(process);
+
+/** @type {Map<string, Code>} */
+const codes = new SafeMap();
+/** @type {any} */
+let role;
+
+const link = new Link(
+  { path: settings.socket },
+  (header, body) => {
+    if (header.t === "code") MapSet(codes, header.version, new Code(header, body));
+    else if (header.t === "forget") MapDelete(codes, header.version);
+    else role.onFrame(header, body);
+  },
+  () => exit(0),
+);
+const tenantConsole = new TenantConsole((header) => link.send(header));
+
+preload();
+install();
+strip({ console: tenantConsole.surface(), fetch: closedFetch });
+capture();
+
+const codeOf = (/** @type {string} */ version) => MapGet(codes, version);
+const limits = { maxContexts: settings.maxContexts, maxHeapBytes: settings.maxHeapBytes };
+switch (settings.role) {
+  case "workflow":
+    role = new WorkflowRole(link, codeOf, tenantConsole, limits);
+    break;
+  case "serve":
+    role = new ServeRole(link, codeOf, tenantConsole);
+    break;
+  default:
+    role = new InspectRole(link, codeOf);
+}
+
+const uncaught = (/** @type {unknown} */ error) => {
+  // Nobody can say what else the failed callback left undone.
+  taint("an uncaught error");
+  role.onUncaught(error, "Uncaught error:");
+};
+activity.onUncaught = (error) => role.onUncaught(error, "Uncaught error in a timer:");
+on("uncaughtException", uncaught);
+on("unhandledRejection", (/** @type {unknown} */ reason) => role.onUncaught(reason, "Unhandled rejection:"));
+on("warning", () => {});
+
+link.send(`{"t":"hello","thread":${settings.thread},"token":${quote(settings.token)},"version":${PROTOCOL_VERSION}}`);

@@ -1,0 +1,218 @@
+/** Role `workflow`: one context at a time, from a fresh module graph to its end and the check that the thread may be used again. */
+
+import v8 from "node:v8";
+import {
+  PromiseThen,
+  ReflectApply,
+  ReflectConstruct,
+  ReflectGetOwnPropertyDescriptor,
+  SafePromise,
+  quote,
+} from "./intrinsics.mjs";
+import { activity, dropTimers, hostTimers } from "./quiescence.mjs";
+import { DocumentFault, decodeDocument, encodeDocument } from "./documents.mjs";
+import { Graph, ModuleProblem, modulesMade } from "./modules.mjs";
+import { Environment } from "./environment.mjs";
+import { Steps } from "./step.mjs";
+import { isPristine } from "./pristine.mjs";
+import { ownMessage, shorten } from "./thrown.mjs";
+
+const { setImmediate, setTimeout } = hostTimers;
+const heapStatistics = v8.getHeapStatistics;
+const now = performance.now.bind(performance);
+
+/** How long native work that the context started may take to end before the thread is given up, in ms. */
+const SETTLE_MS = 20;
+const HEAP_CHECK_EVERY = 32;
+
+export class WorkflowRole {
+  /**
+   * @param {import("./frames.mjs").Link} link
+   * @param {(version: string) => import("./modules.mjs").Code} codeOf
+   * @param {import("./console.mjs").TenantConsole} tenantConsole
+   * @param {{ maxContexts: number, maxHeapBytes: number }} limits
+   */
+  constructor(link, codeOf, tenantConsole, limits) {
+    this.link = link;
+    this.codeOf = codeOf;
+    this.console = tenantConsole;
+    this.limits = limits;
+    /** @type {Run | null} */
+    this.run = null;
+    this.contexts = 0;
+  }
+
+  onFrame(/** @type {any} */ header, /** @type {import("./frames.mjs").Body} */ body) {
+    switch (header.t) {
+      case "start":
+        this.contexts++;
+        this.console.reset(header.context);
+        this.run = new Run(this, header, body);
+        this.run.begin();
+        break;
+      case "reply":
+        this.run?.reply(header, body);
+        break;
+      case "answer":
+        this.run?.environment.answer(header, body);
+        break;
+    }
+  }
+
+  /** Errors that reached nobody: told to the log; the context itself goes on. */
+  onUncaught(/** @type {unknown} */ error, /** @type {string} */ what) {
+    this.console.line("error", [what, error]);
+  }
+
+  /** True when this thread has made enough modules, contexts or heap to be replaced by a fresh one. */
+  isWornOut() {
+    if (this.contexts >= this.limits.maxContexts || modulesMade >= this.limits.maxContexts * 4) return true;
+    return this.contexts % HEAP_CHECK_EVERY === 0 && heapStatistics().used_heap_size > this.limits.maxHeapBytes;
+  }
+}
+
+class Run {
+  /** @param {WorkflowRole} role @param {any} header @param {import("./frames.mjs").Body} body */
+  constructor(role, header, body) {
+    this.role = role;
+    this.code = role.codeOf(header.version);
+    this.className = /** @type {string} */ (header.class_name);
+    this.instanceId = /** @type {string} */ (header.instance_id);
+    this.tag = `context-${role.contexts}:/`;
+    this.over = false;
+    this.stoppedAt = 0;
+    const send = (/** @type {string} */ text, /** @type {string | null | undefined} */ content) => role.link.send(text, content ?? null);
+    this.send = send;
+    this.steps = new Steps(send, (reason) => this.settle("failed", reason, "", null));
+    this.environment = new Environment(this.code, header.context, send);
+    let at = /** @type {number} */ (header.params_length);
+    this.params = at < 0 ? null : body.text(0, at);
+    if (at < 0) at = 0;
+    for (let i = 0; i < header.history.length; i++) {
+      const step = header.history[i];
+      const length = /** @type {number} */ (step.result_length);
+      this.steps.remember(step, length < 0 ? null : body.text(at, length));
+      if (length > 0) at += length;
+    }
+  }
+
+  /** Evaluates the graph, constructs the class and calls `run` once (W-081). */
+  begin() {
+    try {
+      const graph = new Graph(this.code, this.tag);
+      const main = graph.link();
+      PromiseThen(
+        graph.evaluate(main),
+        () => this.#construct(main),
+        (/** @type {unknown} */ error) => this.#threw(error),
+      );
+    } catch (error) {
+      this.#threw(error);
+    }
+  }
+
+  #construct(/** @type {any} */ main) {
+    if (this.over) return;
+    try {
+      const found = ReflectGetOwnPropertyDescriptor(main.namespace, this.className);
+      if (found === undefined || typeof found.value !== "function") {
+        this.settle("failed", "run_threw", `the main module exports no class ${this.className}`, null);
+        return;
+      }
+      const instance = ReflectConstruct(found.value, [this.environment.build()]);
+      const { run } = instance;
+      if (typeof run !== "function") {
+        this.settle("failed", "run_threw", `${this.className} has no method run`, null);
+        return;
+      }
+      const event =
+        this.params === null
+          ? { instanceId: this.instanceId }
+          : { instanceId: this.instanceId, params: decodeDocument(this.params) };
+      const result = ReflectApply(run, instance, [event, this.steps.surface()]);
+      PromiseThen(
+        new SafePromise((resolve) => resolve(result)),
+        (/** @type {unknown} */ value) => this.#returned(value),
+        (/** @type {unknown} */ error) => this.#threw(error),
+      );
+    } catch (error) {
+      this.#threw(error);
+    }
+  }
+
+  #returned(/** @type {unknown} */ value) {
+    if (this.over) return;
+    if (this.steps.unsettled()) return this.settle("failed", "step_definition_mismatch", "", null);
+    const text = value === undefined ? null : encodeDocument(value);
+    if (text instanceof DocumentFault) {
+      return this.settle("failed", "run_threw", `run returned no document: ${text.message}`, null);
+    }
+    return this.settle("completed", "", "", text);
+  }
+
+  #threw(/** @type {unknown} */ error) {
+    if (this.over) return;
+    if (error instanceof ModuleProblem) return this.settle("failed", "run_threw", error.message, null);
+    // Precedence of one settlement (W-140): a mismatch outranks the failure.
+    if (this.steps.unsettled()) return this.settle("failed", "step_definition_mismatch", "", null);
+    if (this.steps.provenance(error) === "step_failed") return this.settle("failed", "step_failed", "", null);
+    return this.settle("failed", "run_threw", ownMessage(error), null);
+  }
+
+  reply(/** @type {any} */ header, /** @type {import("./frames.mjs").Body} */ body) {
+    if (this.over) return;
+    switch (header.kind) {
+      case "resolve":
+        this.steps.settle(header.call, header.has ? body.text() : null, "");
+        break;
+      case "reject":
+        this.steps.settle(header.call, null, header.code);
+        break;
+      default: // park, stop: nothing settles any more
+        this.#finish();
+    }
+  }
+
+  /** The outcome is decided. It is sent before anything else can run, so a busy loop afterwards cannot hold it back. */
+  settle(
+    /** @type {"completed" | "failed"} */ outcome,
+    /** @type {string} */ reason,
+    /** @type {string} */ message,
+    /** @type {string | null} */ output,
+  ) {
+    if (this.over) return;
+    this.send(
+      `{"t":"settled","outcome":"${outcome}","reason":"${reason}","message":${quote(shorten(message))},"has":${output !== null}}`,
+      output,
+    );
+    this.#finish();
+  }
+
+  #finish() {
+    this.over = true;
+    this.steps.over = true;
+    this.environment.close();
+    dropTimers();
+    this.stoppedAt = now();
+    setImmediate(this.#check);
+  }
+
+  /** Runs as a macrotask of its own, so every microtask of the tenant is over. */
+  #check = () => {
+    dropTimers();
+    if (activity.pending > 0 && activity.tainted === "" && now() - this.stoppedAt < SETTLE_MS) {
+      setTimeout(this.#check, 1);
+      return;
+    }
+    const quiescent = activity.pending === 0 && activity.tainted === "";
+    const pristine = quiescent && isPristine();
+    const { role } = this;
+    role.run = null;
+    let why = "";
+    if (!quiescent) why = activity.tainted !== "" ? activity.tainted : "native work is unfinished";
+    else if (!pristine) why = "the realm was changed";
+    else if (role.isWornOut()) why = "worn out";
+    this.send(`{"t":"ended","quiescent":${quiescent},"pristine":${pristine},"worn_out":${why === "worn out"},"why":${quote(why)}}`);
+  };
+}
+

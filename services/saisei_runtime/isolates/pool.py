@@ -1,0 +1,213 @@
+"""`IsolatePool`: one Node process for each Worker UID, started when needed, ended when idle (design 3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.code import WorkerCode
+from saisei_runtime.isolates.code_frames import give_code, require_supported
+from saisei_runtime.isolates.contexts import RunningContext
+from saisei_runtime.isolates.inspection import inspect
+from saisei_runtime.isolates.port import (
+    BindingCall,
+    BindingError,
+    BindingHost,
+    BindingResult,
+    ContextHandle,
+    ContextListener,
+    FetchHead,
+    FetchResult,
+    Inspection,
+    WorkflowStart,
+)
+from saisei_runtime.isolates.process import NodeProcess
+from saisei_runtime.isolates.serving import ServingThread
+from saisei_runtime.isolates.settings import IsolateSettings
+from saisei_runtime.isolates.workflow_threads import WorkflowThreads
+
+__all__ = ["IsolatePool", "IsolateSettings"]
+
+_log = logging.getLogger(__name__)
+
+# How often a start is tried anew when the Worker's process died while it waited.
+_STARTS = 3
+# Inspections at once: each is a process of its own.
+_INSPECTIONS = 2
+
+
+class _NoBindings:
+    async def call(self, call: BindingCall) -> BindingResult:
+        raise BindingError("backend_unavailable", "the Host has no Bindings yet")
+
+    def close_scope(self, scope_id: str) -> None:
+        return
+
+
+class WorkerIsolate:
+    """The process of one Worker UID and what runs in it."""
+
+    def __init__(self, process: NodeProcess, settings: IsolateSettings, bindings: BindingHost) -> None:
+        self.process = process
+        self._settings = settings
+        self._bindings = bindings
+        self.threads = WorkflowThreads(process, settings)
+        self.contexts: dict[str, RunningContext] = {}
+        self.serving: dict[str, ServingThread] = {}
+        self.used_at = asyncio.get_running_loop().time()
+        process.reaped.add_done_callback(lambda _status: self.threads.close())
+
+    async def start_workflow(self, start: WorkflowStart, listener: ContextListener) -> ContextHandle:
+        thread = await self.threads.take()
+        self.used_at = asyncio.get_running_loop().time()
+
+        def ended(reusable: bool) -> None:
+            self.contexts.pop(start.context_id, None)
+            self.used_at = asyncio.get_running_loop().time()
+            self.threads.give_back(thread, reusable=reusable)
+
+        give_code(thread, start.code)
+        context = RunningContext(start, thread, listener, self._bindings, ended)
+        self.contexts[start.context_id] = context
+        return context
+
+    async def fetch(self, code: WorkerCode, request: FetchHead) -> FetchResult:
+        thread = self.serving.get(code.version_uid)
+        if thread is None or not thread.usable:
+            thread = ServingThread(self.process, code, self._bindings)
+            self.serving[code.version_uid] = thread
+        self.used_at = asyncio.get_running_loop().time()
+        return await thread.fetch(request)
+
+    async def drain(self, version_uid: str | None) -> int:
+        contexts = [c for c in self.contexts.values() if version_uid in (None, c.version_uid)]
+        serving = [t for t in self.serving.values() if version_uid in (None, t.version_uid)]
+        count = len(contexts) + sum(len(thread.invocations) for thread in serving)
+        for context in contexts:
+            context.stop()
+        await asyncio.gather(*(context.wait_ended() for context in contexts), *(thread.stop() for thread in serving))
+        for thread in serving:
+            if self.serving.get(thread.version_uid) is thread:
+                del self.serving[thread.version_uid]
+        return count
+
+    def retire_idle(self, now: float) -> bool:
+        """Ends serving threads that nobody uses; True when the whole process has been idle for long."""
+        for version_uid, thread in list(self.serving.items()):
+            if not thread.invocations and now - thread.idle_since > self._settings.process_idle_after:
+                del self.serving[version_uid]
+                stop = asyncio.ensure_future(thread.stop())
+                stop.add_done_callback(lambda done: done.cancelled() or done.exception())
+        busy = self.contexts or not self.threads.idle or any(t.invocations for t in self.serving.values())
+        return not busy and now - self.used_at > self._settings.process_idle_after
+
+    async def end(self, why: str) -> None:
+        self.threads.close()
+        for context in self.contexts.values():
+            context.stop()
+        self.process.kill(why)
+        await self.process.reaped
+
+
+class IsolatePool:
+    """Implements `ContextPool`. `bind` gives it the Bindings when they can only be built after it."""
+
+    def __init__(self, settings: IsolateSettings | None = None, bindings: BindingHost | None = None) -> None:
+        self._settings = settings or IsolateSettings()
+        self._bindings: BindingHost = bindings or _NoBindings()
+        self._isolates: dict[str, WorkerIsolate] = {}
+        self._starting: dict[str, asyncio.Task[WorkerIsolate]] = {}
+        self._inspections = asyncio.Semaphore(_INSPECTIONS)
+        self._ending: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def bind(self, bindings: BindingHost) -> None:
+        """Before the first start."""
+        self._bindings = bindings
+
+    # --- ContextPool ---
+
+    async def start_workflow(self, start: WorkflowStart, listener: ContextListener) -> ContextHandle:
+        require_supported(start.code)
+        for attempt in range(1, _STARTS + 1):
+            isolate = await self._isolate(start.code.worker_uid)
+            try:
+                return await isolate.start_workflow(start, listener)
+            except SaiseiError:
+                if attempt == _STARTS or self._closed:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def fetch(self, code: WorkerCode, request: FetchHead) -> FetchResult:
+        require_supported(code)
+        isolate = await self._isolate(code.worker_uid)
+        return await isolate.fetch(code, request)
+
+    async def inspect(self, code: WorkerCode) -> Inspection:
+        async with self._inspections:
+            return await inspect(self._settings, code)
+
+    async def drain(self, worker_uid: str, version_uid: str | None = None) -> int:
+        isolate = self._isolates.get(worker_uid)
+        return 0 if isolate is None else await isolate.drain(version_uid)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for starting in list(self._starting.values()):
+            starting.cancel()
+        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        isolates = list(self._isolates.values())
+        self._isolates.clear()
+        await asyncio.gather(*(isolate.end("the runtime is stopping") for isolate in isolates), *self._ending)
+
+    # --- processes ---
+
+    async def _isolate(self, worker_uid: str) -> WorkerIsolate:
+        if self._closed:
+            raise SaiseiError("backend_unavailable", "the runtime is stopping")
+        isolate = self._isolates.get(worker_uid)
+        if isolate is not None and not isolate.process.dead:
+            return isolate
+        task = self._starting.get(worker_uid)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._start(worker_uid))
+            self._starting[worker_uid] = task
+            task.add_done_callback(lambda _task: self._starting.pop(worker_uid, None))
+        return await asyncio.shield(task)
+
+    async def _start(self, worker_uid: str) -> WorkerIsolate:
+        process = await NodeProcess.start(self._settings, worker_uid)
+        if self._closed:
+            process.kill("the runtime is stopping")
+            await process.reaped
+            raise SaiseiError("backend_unavailable", "the runtime is stopping")
+        isolate = WorkerIsolate(process, self._settings, self._bindings)
+        self._isolates[worker_uid] = isolate
+        process.reaped.add_done_callback(lambda _status: self._forget(worker_uid, isolate))
+        if self._timer is None:
+            self._look_later()
+        return isolate
+
+    def _forget(self, worker_uid: str, isolate: WorkerIsolate) -> None:
+        if self._isolates.get(worker_uid) is isolate:
+            del self._isolates[worker_uid]
+
+    def _look_later(self) -> None:
+        delay = max(0.05, self._settings.process_idle_after / 8)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for worker_uid, isolate in list(self._isolates.items()):
+            if isolate.retire_idle(now):
+                self._forget(worker_uid, isolate)
+                task = asyncio.get_running_loop().create_task(isolate.end("it was idle"))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+        if self._isolates and not self._closed:
+            self._look_later()

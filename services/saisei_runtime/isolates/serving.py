@@ -1,0 +1,266 @@
+"""HTTP invocations of one Version: a thread of its own, bodies streamed with credit both ways (MW-20 … MW-25)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.code import WorkerCode
+from saisei_runtime.isolates.calls import BindingCalls
+from saisei_runtime.isolates.code_frames import give_code
+from saisei_runtime.isolates.contexts import log_worker_line
+from saisei_runtime.isolates.port import BindingHost, FetchHead, FetchResult, ProofKind
+from saisei_runtime.isolates.process import NodeProcess, NodeThread, ThreadRole
+from saisei_runtime.isolates.protocol import (
+    Alive,
+    Call,
+    Cancel,
+    ChunkIn,
+    ChunkOut,
+    CreditIn,
+    CreditOut,
+    Done,
+    Drop,
+    EndIn,
+    EndOut,
+    Fetch,
+    FromThread,
+    Head,
+    Log,
+    Open,
+    Ping,
+)
+
+# Bytes of a body on their way in one direction; the same number stands in js/serve.mjs.
+WINDOW = 262_144
+_LARGEST_CHUNK = 65_536
+
+
+def _gone_error() -> SaiseiError:
+    return SaiseiError("backend_unavailable", "the Worker was stopped before it had answered")
+
+
+class Invocation:
+    """One request on its way through a serving thread."""
+
+    def __init__(self, thread: ServingThread, number: int, code: WorkerCode, bindings: BindingHost) -> None:
+        self.number = number
+        self._thread = thread
+        self.calls = BindingCalls(bindings, code, f"{code.version_uid}/{thread.number}/{number}", thread.send, number)
+        self._loop = asyncio.get_running_loop()
+        self.head: asyncio.Future[Head] = self._loop.create_future()
+        self._chunks: deque[bytes] = deque()
+        self._news = asyncio.Event()
+        self._ended = False
+        self._cut = False
+        self._left = False
+        self._credit = WINDOW
+        self._room = asyncio.Event()
+        self._dropped = False
+        self._sending: asyncio.Task[None] | None = None
+
+    def begin(self, scope: str, request: FetchHead) -> None:
+        head = Fetch(self.number, scope, request.method, request.url, list(request.headers), request.body is not None)
+        self._thread.send(head)
+        if request.body is not None:
+            self._sending = self._loop.create_task(self._send_body(request.body))
+
+    async def _send_body(self, body: AsyncIterator[bytes]) -> None:
+        """A source that fails cuts the body off; a Worker that drops the body stops the reading."""
+        cut = True
+        try:
+            async for chunk in body:
+                for start in range(0, len(chunk), _LARGEST_CHUNK):
+                    part = chunk[start : start + _LARGEST_CHUNK]
+                    while self._credit <= 0 and not self._dropped:
+                        self._room.clear()
+                        await self._room.wait()
+                    if self._dropped:
+                        return
+                    self._credit -= len(part)
+                    self._thread.send(ChunkIn(self.number), part)
+            cut = False
+        finally:
+            self._thread.send(EndIn(self.number, cut))
+
+    def receive(self, frame: FromThread, body: bytes) -> None:
+        match frame:
+            case Head():
+                if not self.head.done():
+                    self.head.set_result(frame)
+            case ChunkOut():
+                if not self._left:
+                    self._chunks.append(body)
+                    self._news.set()
+            case EndOut():
+                self._ended, self._cut = True, frame.cut
+                self._news.set()
+            case CreditOut():
+                self._credit += frame.bytes
+                self._room.set()
+            case Drop():
+                self._dropped = True
+                self._room.set()
+            case Call():
+                self.calls.begin(frame, body)
+            case Done():
+                self.release()
+
+    def release(self) -> None:
+        """Over in the thread, or the thread is gone."""
+        self._thread.invocations.pop(self.number, None)
+        self.calls.close()
+        self._dropped = True
+        self._room.set()
+        if self._sending is not None and not self._sending.done():
+            self._sending.cancel()
+        if not self.head.done():
+            self.head.set_exception(_gone_error())
+            self.head.exception()
+        if not self._ended:
+            self._ended = self._cut = True
+        self._news.set()
+        self._thread.on_released()
+
+    def leave(self) -> None:
+        """The client is gone, or has all that it wants: `request.signal` fires, the body is not read any further."""
+        if self._left:
+            return
+        self._left = True
+        self._chunks.clear()
+        if not self._ended or self.number in self._thread.invocations:
+            self._thread.send(Cancel(self.number))
+        if self._sending is not None and not self._sending.done():
+            self._sending.cancel()
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """SaiseiError backend_unavailable when the body breaks off: it must not look complete."""
+        whole = False
+        try:
+            while True:
+                while self._chunks:
+                    chunk = self._chunks.popleft()
+                    self._thread.send(CreditIn(self.number, len(chunk)))
+                    yield chunk
+                if self._ended:
+                    break
+                self._news.clear()
+                await self._news.wait()
+            if self._cut:
+                raise SaiseiError("backend_unavailable", "the Worker's response broke off")
+            whole = True
+        finally:
+            if not whole:
+                self.leave()
+
+
+class ServingThread:
+    """Many invocations of one Version at once, over one module graph."""
+
+    def __init__(self, process: NodeProcess, code: WorkerCode, bindings: BindingHost) -> None:
+        self._process = process
+        self._code = code
+        self._bindings = bindings
+        self._loop = asyncio.get_running_loop()
+        self._thread: NodeThread = process.spawn(ThreadRole.SERVE)
+        self.number = self._thread.number
+        self.invocations: dict[int, Invocation] = {}
+        self.proofs: list[asyncio.Future[ProofKind]] = []
+        self.idle_since = self._loop.time()
+        self._count = 0
+        self._heard = self._loop.time()
+        self._pinging: asyncio.TimerHandle | None = None
+        self._thread.on_frame = self._receive
+        self._thread.on_gone = self._gone
+        self._opened = False
+
+    @property
+    def usable(self) -> bool:
+        return not self._thread.gone and not self._thread.killing
+
+    @property
+    def version_uid(self) -> str:
+        return self._code.version_uid
+
+    def send(self, frame: object, body: bytes = b"") -> None:
+        self._thread.send(frame, body)  # type: ignore[arg-type]
+
+    async def fetch(self, request: FetchHead) -> FetchResult:
+        await asyncio.shield(self._thread.ready)
+        if not self.usable:
+            raise _gone_error()
+        if not self._opened:
+            self._opened = True
+            give_code(self._thread, self._code)
+            self._thread.send(Open(self._code.version_uid))
+        self._count += 1
+        invocation = Invocation(self, self._count, self._code, self._bindings)
+        self.invocations[invocation.number] = invocation
+        self._watch()
+        invocation.begin(f"{self._code.version_uid}/{self.number}/{invocation.number}", request)
+        try:
+            head = await asyncio.shield(invocation.head)
+        except asyncio.CancelledError:
+            invocation.leave()
+            raise
+        return FetchResult(head.status, [(name, value) for name, value in head.headers], invocation.body())
+
+    async def stop(self) -> ProofKind:
+        """Terminates the thread; returns its proof."""
+        proof: asyncio.Future[ProofKind] = self._loop.create_future()
+        if self._thread.gone:
+            return ProofKind.JOINED
+        self.proofs.append(proof)
+        self._thread.terminate()
+        return await proof
+
+    def _receive(self, frame: FromThread, body: bytes) -> None:
+        self._heard = self._loop.time()
+        match frame:
+            case Log():
+                log_worker_line(self._code.worker_uid, frame.scope, frame.level, frame.text)
+            case Call():
+                number = int(frame.scope.rpartition("/")[2])
+                invocation = self.invocations.get(number)
+                if invocation is not None:
+                    invocation.receive(frame, body)
+            case Head() | ChunkOut() | EndOut() | CreditOut() | Drop() | Done():
+                invocation = self.invocations.get(frame.id)
+                if invocation is not None:
+                    invocation.receive(frame, body)
+            case Alive():
+                pass
+            case _:
+                self._thread.terminate()
+
+    def _gone(self, kind: ProofKind, _why: str) -> None:
+        if self._pinging is not None:
+            self._pinging.cancel()
+        for invocation in list(self.invocations.values()):
+            invocation.release()
+        for proof in self.proofs:
+            if not proof.done():
+                proof.set_result(kind)
+
+    def on_released(self) -> None:
+        self.idle_since = self._loop.time()
+
+    # --- a thread that answers nobody is ended ---
+
+    def _watch(self) -> None:
+        if self._pinging is None:
+            self._heard = self._loop.time()
+            self._ping()
+
+    def _ping(self) -> None:
+        self._pinging = None
+        if not self.invocations or not self.usable:
+            return
+        if self._loop.time() - self._heard > self._process.settings.serve_stalled_after:
+            log_worker_line(self._code.worker_uid, "", "error", "A fetch handler blocked its thread; it was ended.")
+            self._thread.terminate()
+            return
+        self._thread.send(Ping(0))
+        self._pinging = self._loop.call_later(1.0, self._ping)

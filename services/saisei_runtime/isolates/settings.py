@@ -1,0 +1,37 @@
+"""Limits and times of the isolates. The defaults suit a machine of two cores and a few GiB."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class IsolateSettings:
+    """All times in seconds, all sizes in MiB.
+
+    `inherit_fd` is a file descriptor that each Node process holds open for its life (-1: none): a lock on it is held
+    until the last process that could run tenant code is gone.
+    """
+
+    inherit_fd: int = -1
+    # Workflow threads of one Worker: kept ready, and at most.
+    warm_threads: int = 4
+    max_threads: int = 40
+    # A thread is replaced after so many contexts or so much heap: the engine frees no module before its thread ends.
+    contexts_per_thread: int = 1000
+    thread_recycle_heap: int = 96
+    # A thread over `thread_heap` is ended by the engine, a process over `process_memory` is killed.
+    thread_heap: int = 192
+    process_memory: int = 2048
+    # How long a context may need to fall silent once its outcome is known, before its thread is terminated.
+    quiet_within: float = 0.25
+    # How long a terminated thread may need to be joined, before its process is killed.
+    join_within: float = 1.5
+    heartbeat_every: float = 1.0
+    heartbeat_missed_after: float = 8.0
+    process_start_within: float = 30.0
+    thread_idle_after: float = 30.0
+    process_idle_after: float = 120.0
+    inspection_within: float = 5.0
+    # A serving thread that has not answered for so long is terminated, and its invocations fail.
+    serve_stalled_after: float = 30.0
