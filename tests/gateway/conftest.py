@@ -1,0 +1,119 @@
+"""The real gateway on a real port with TLS, between a test's client and the fakes."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.gateway.certificates import Certificates, make_certificates
+from tests.gateway.fakes import CREDENTIAL, FakeControl, FakeRuntime
+
+from saisei_gateway.calls import Gateway
+from saisei_gateway.main import serving
+from saisei_gateway.server import HttpServer
+from saisei_gateway.settings import GatewaySettings
+from saisei_service.rpc import RpcServer
+
+ROOT = "/apis/forms.takoform.com/v2"
+
+
+@dataclass
+class Host:
+    """`client` sends the writer's token to the origin; `worker` speaks to a Worker's hostname."""
+
+    settings: GatewaySettings
+    server: HttpServer
+    gateway: Gateway
+    control: FakeControl
+    runtime: FakeRuntime
+    client: httpx.AsyncClient
+    tls: ssl.SSLContext
+    servers: dict[str, RpcServer]
+
+    @property
+    def origin(self) -> str:
+        return self.settings.public_origin
+
+    @property
+    def port(self) -> int:
+        return int(self.origin.rsplit(":", 1)[1])
+
+    def worker(self, method: str, path: str, hostname: str = "hello.workers.localhost", **options: Any) -> Any:
+        headers = {"host": f"{hostname}:{self.port}"} | options.pop("headers", {})
+        request = self.client.build_request(method, path, headers=headers, **options)
+        request.headers.pop("authorization", None)
+        request.extensions["sni_hostname"] = "hello.workers.localhost"
+        return self.client.send(request, stream=True)
+
+
+HostFactory = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def run_host(tmp_path: Path, certificates: Certificates) -> HostFactory:
+    """Starts a Host with settings of the test's own."""
+
+    @asynccontextmanager
+    async def run(**overrides: Any) -> AsyncIterator[Host]:
+        (tmp_path / "service.key").write_text(CREDENTIAL + "\n")
+        control, runtime = FakeControl(), FakeRuntime()
+        servers = {"control": RpcServer(), "runtime": RpcServer()}
+        control.register(servers["control"])
+        runtime.register(servers["runtime"])
+        for name, server in servers.items():
+            await server.start([f"unix:{tmp_path}/{name}.sock"])
+        port = free_port()
+        settings = GatewaySettings(
+            data_dir=tmp_path,
+            control_address=f"unix:{tmp_path}/control.sock",
+            runtime_address=f"unix:{tmp_path}/runtime.sock",
+            gateway_listen=f"127.0.0.1:{port}",
+            public_origin=f"https://localhost:{port}",
+            tls_cert_file=certificates.cert_file,
+            tls_key_file=certificates.key_file,
+            **{"shutdown_seconds": 2, **overrides},
+        )
+        tls = ssl.create_default_context(cafile=str(certificates.ca_file))
+        async with (
+            serving(settings) as (http, gateway),
+            httpx.AsyncClient(
+                verify=tls,
+                base_url=settings.public_origin,
+                headers={"authorization": "Bearer writer"},
+                timeout=10,
+                trust_env=False,
+            ) as client,
+        ):
+            yield Host(settings, http, gateway, control, runtime, client, tls, servers)
+        for server in servers.values():
+            await server.stop(0)
+
+    return run
+
+
+@pytest.fixture
+async def host(run_host: HostFactory) -> AsyncIterator[Host]:
+    async with run_host() as running:
+        yield running
