@@ -27,9 +27,10 @@ from saisei_runtime.hosting.watch import AssignmentWatch
 from saisei_runtime.isolates.pool import IsolatePool, IsolateSettings
 from saisei_runtime.serving.invoke import Serving
 from saisei_runtime.settings import RuntimeSettings
-from saisei_runtime.store import open_store
+from saisei_runtime.store import migrate_runtime
 from saisei_runtime.workflow.engine import EngineSettings, WorkflowEngine
 from saisei_service.clock import Clock, SystemClock, VirtualClock
+from saisei_service.database import open_database
 from saisei_service.logs import configure_logs
 from saisei_service.rpc import RpcServer, open_channel
 from saisei_service.settings import listen_addresses
@@ -85,11 +86,12 @@ class RuntimeApp:
         assignments = assignments_pb2_grpc.AssignmentServiceStub(self._channel)
         self.state = HostedState()
         self._code = CodeStore(self.state, assignments, credential, settings.data_dir / "runtime-code")
-        self._store = open_store(settings.database_url())
+        self._database = open_database(settings.database_url())
+        migrate_runtime(self._database)
         # The pool calls Bindings, Bindings call the engine, the engine starts contexts in the pool.
         self.pool = IsolatePool(IsolateSettings(inherit_fd=lock_fd))
         self.engine = WorkflowEngine(
-            database=self._store,
+            database=self._database,
             clock=self.clock,
             pool=self.pool,
             code=self._code,
@@ -139,7 +141,7 @@ class RuntimeApp:
         await self.engine.stop()
         await self.pool.close()
         await self._channel.close()
-        self._store.close()
+        self._database.close()
 
 
 async def _serve(settings: RuntimeSettings, lock_fd: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from saisei_cli.client import HostClient
 from saisei_cli.connection import Connection
-from saisei_cli.deploy.apply import Deploy, Deployed
+from saisei_cli.deploy.apply import Deployed, deploy
 from saisei_cli.deploy.project import read_project
 
 START_SECONDS = 60.0
@@ -112,7 +112,7 @@ class DevHost:
         return found
 
     def deploy(self, folder: Path, secrets: dict[str, str] | None = None) -> Deployed:
-        return Deploy(self.client, read_project(folder), secrets or {}).apply()
+        return deploy(self.client, read_project(folder), secrets or {}, lambda change: None)
 
     def log_lines(self, service: str) -> Iterator[dict[str, Any]]:
         """The structured log of a service so far."""

@@ -23,7 +23,7 @@ BATCH_AT_MOST = 100
 PAGE_AT_MOST = 500
 PAGE_DEFAULT = 100
 
-_STATUS: dict[str, pb.InstanceStatus] = {
+_STATUS: dict[str, pb.InstanceStatus.ValueType] = {
     "queued": pb.INSTANCE_STATUS_QUEUED,
     "running": pb.INSTANCE_STATUS_RUNNING,
     "sleeping": pb.INSTANCE_STATUS_SLEEPING,
@@ -90,7 +90,7 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
 
     async def SendEvent(self, request: pb.SendEventRequest, context: Context) -> pb.SendEventResponse:
         await self._admit(request.workflow_uid, context, write=True)
-        if not grammar.is_label(request.type):
+        if not grammar.is_event_type(request.type):
             raise SaiseiError("invalid_request", "type: a string of 1 to 256 Unicode scalars")
         payload = _document(request.payload) if request.HasField("payload") else None
         await self._engine.send_event(request.workflow_uid, _instance_id(request.id), request.type, payload)
@@ -157,13 +157,13 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
 def _given_id(request: pb.CreateInstanceRequest) -> str | None:
     if not request.HasField("id"):
         return None
-    if not grammar.is_label(request.id):
+    if not grammar.is_instance_id(request.id):
         raise SaiseiError("invalid_request", "id: a string of 1 to 256 Unicode scalars")
     return request.id
 
 
 def _instance_id(value: str) -> str:
-    if not grammar.is_label(value):
+    if not grammar.is_instance_id(value):
         raise SaiseiError("invalid_request", "id: a string of 1 to 256 Unicode scalars")
     return value
 
