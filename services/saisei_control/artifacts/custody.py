@@ -6,6 +6,7 @@ removed under the write lock, so that a simultaneous upload of the same bytes ne
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -62,7 +63,7 @@ class Custody:
         try:
             with incoming.open("xb") as file:
                 size = await _receive(file, chunks, sha256)
-                os.fsync(file.fileno())
+                await asyncio.to_thread(os.fsync, file.fileno())
             owner = principal_owner(principal)
             created = await self._store.write(lambda connection: self._take(connection, incoming, sha256, size, owner))
         finally:

@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 LEASE_MS = 15_000
 RENEW_SECONDS = 4.0
-MAX_IN_FLIGHT = 64
+# Most of them only wait, for a runtime or for each other.
+MAX_IN_FLIGHT = 256
 FIRST_BACKOFF_MS = 100
 MAX_BACKOFF_MS = 2_000
 IDLE_SECONDS = 1.0
@@ -113,8 +114,11 @@ class Executor:
             return IDLE_SECONDS
         return min(IDLE_SECONDS, max(0.01, (next_due - self._system.now_ms()) / 1000))
 
-    def _finished(self, operation_id: str, _: asyncio.Task[None]) -> None:
+    def _finished(self, operation_id: str, attempt: asyncio.Task[None]) -> None:
         del self._attempts[operation_id]
+        if not attempt.cancelled() and (error := attempt.exception()) is not None:
+            # Its lease runs out and it is attempted again.
+            log.error("an Operation could not be settled", extra={"operation": operation_id}, exc_info=error)
         self._store.changes.notify()
 
     def _due(self, connection: Connection, room: int) -> list[str]:

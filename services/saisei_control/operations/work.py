@@ -66,14 +66,13 @@ class Work:
 
     async def unpublish(self) -> int | None:
         """Takes the Resource's assignment back; None when there never was one, so that no runtime needs to be asked."""
+        return await self.host.store.write(self.unpublish_in)
 
-        def work(connection: Connection) -> int | None:
-            revision = log.unpublish(connection, self.resource)
-            if revision is not None:
-                self._begin(connection)
-            return revision
-
-        return await self.host.store.write(work)
+    def unpublish_in(self, connection: Connection) -> int | None:
+        revision = log.unpublish(connection, self.resource)
+        if revision is not None:
+            self._begin(connection)
+        return revision
 
     async def until_effective(self, revision: int) -> Outcome | None:
         """None once every live runtime works by `revision`; else the outcome of this attempt."""

@@ -12,6 +12,7 @@ from saisei_contract import strict_json
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import urls
+from saisei_contract.grammar import is_uid
 from saisei_contract.records import OperationRecord, Phase, ResourceRecord
 from saisei_control.access.rights import Caller
 from saisei_control.operations.effects.durable_workflow import observed
@@ -75,7 +76,7 @@ class Reader:
         """Needs the right to read its Resource (H-045)."""
 
         def work(connection: Connection) -> OperationRecord:
-            stored = find_operation(connection, operation_id)
+            stored = find_operation(connection, operation_id) if is_uid(operation_id) else None
             resource = None if stored is None else find_resource(connection, stored.record.resource_uid)
             if stored is None or resource is None or not caller.in_space(resource.record.space).read:
                 raise SaiseiError("not_found", f"there is no Operation {operation_id[:128]}")

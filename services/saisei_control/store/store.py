@@ -64,7 +64,7 @@ class Store:
         return result
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` in a read-only transaction over one consistent state."""
+        """Runs `work` in a transaction of its own, beside the writer."""
 
         def run() -> T:
             with self.database.reader.begin() as connection:

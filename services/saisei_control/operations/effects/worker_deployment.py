@@ -44,7 +44,7 @@ class WorkerDeploymentEffect:
     async def remove(self, work: Work) -> Outcome:
         host = work.host
         spec = FORM.validate(exact_spec(work.resource))
-        revision = await work.unpublish()
+        revision = await host.store.write(lambda connection: _close(connection, work, spec))
         if revision is not None:
             waiting = await work.until_effective(revision)
             if waiting is not None:
@@ -53,8 +53,7 @@ class WorkerDeploymentEffect:
                 await host.fleet.drain(spec.worker_uid)
             except SaiseiError as error:
                 return Again("backend_unavailable", error.detail or error.kind.title, dispatched=True)
-        now = host.clock.now_ms()
-        return Done(facts={}, also=lambda connection: module_worker.refresh(connection, spec.worker_uid, now))
+        return Done()
 
 
 def _decided(connection: Connection, spec: WorkerDeploymentSpec) -> Fit | None:
@@ -82,6 +81,14 @@ def _activate(connection: Connection, work: Work, spec: WorkerDeploymentSpec) ->
     )
     revision = work.publish_in(connection, assignments_pb2.Assignment(deployment=body))
     update_resource(connection, work.resource.uid, {"facts_json": dump(_active(spec))})
+    module_worker.refresh(connection, spec.worker_uid, work.host.clock.now_ms())
+    return revision
+
+
+def _close(connection: Connection, work: Work, spec: WorkerDeploymentSpec) -> int | None:
+    """WD-09: nothing is selected from here on, before anything is stopped."""
+    revision = work.unpublish_in(connection)
+    update_resource(connection, work.resource.uid, {"facts_json": "{}"})
     module_worker.refresh(connection, spec.worker_uid, work.host.clock.now_ms())
     return revision
 
