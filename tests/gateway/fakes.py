@@ -260,9 +260,9 @@ class _Workflows(runtime_grpc.WorkflowServiceServicer):
     async def CreateInstance(self, request: Any, context: Any) -> Any:
         self._fake.seen("CreateInstance", request, context)
         bearer_token(context)
-        created = runtime_pb.Instance(
-            id=request.id or "issued", status=runtime_pb.INSTANCE_STATUS_QUEUED, output=request.params
-        )
+        created = runtime_pb.Instance(id=request.id or "issued", status=runtime_pb.INSTANCE_STATUS_QUEUED)
+        if request.HasField("params"):
+            created.output.CopyFrom(request.params)
         self._fake.add(created)
         return runtime_pb.CreateInstanceResponse(id=created.id, status=created.status)
 
