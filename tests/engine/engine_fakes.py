@@ -47,7 +47,7 @@ from saisei_service.clock import Clock, SystemClock, VirtualClock
 from saisei_service.database import Database
 
 
-class StepFailed(Exception):
+class StepError(Exception):
     """What a Host step error is inside a program: `code` is step_failed or wait_timeout."""
 
     def __init__(self, code: str) -> None:
@@ -132,7 +132,7 @@ class Context:
                 self._send(result)
             case Reject(code):
                 self._history[self._name] = HistoryStep(self._name, "", "errored", error=code)
-                self._throw(StepFailed(code))
+                self._throw(StepError(code))
             case Park():
                 self.finish(Parked())
             case Stop():
@@ -154,7 +154,7 @@ class Context:
     def _send(self, value: Any) -> None:
         self._advance(lambda: self._run.send(value))
 
-    def _throw(self, error: StepFailed) -> None:
+    def _throw(self, error: StepError) -> None:
         self._advance(lambda: self._run.throw(error))
 
     def _advance(self, go: Callable[[], Any]) -> None:
@@ -162,7 +162,7 @@ class Context:
             step = go()
         except StopIteration as done:
             self.finish(Completed(done.value))
-        except StepFailed as error:
+        except StepError as error:
             self.finish(Failed("step_failed") if error.code == "step_failed" else Failed("run_threw", error.code))
         except CrashError:
             self.finish(Lost("crashed"))
@@ -183,7 +183,7 @@ class Context:
             self._send(known.result)
             return
         if known is not None and known.state == "errored":
-            self._throw(StepFailed(known.error or ""))
+            self._throw(StepError(known.error or ""))
             return
         self._calls += 1
         match step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from engine_fakes import Hold, Host, StepFailed
+from engine_fakes import Hold, Host, StepError
 
 from saisei_runtime.isolates.port import RetryPolicy
 
@@ -91,7 +91,7 @@ async def test_a_wait_times_out_strictly_after_its_last_instant(host: Host) -> N
     def program(event, step):
         try:
             yield step.wait("approval", "approved", 60)
-        except StepFailed as error:
+        except StepError as error:
             return b'{"code":"%b"}' % error.code.encode()
 
     host.define(program)

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow.commands import Command, Instant, Reply
-from saisei_runtime.workflow.statements import is_unavailable, statements
+from saisei_runtime.workflow.statements import Cursor, is_unavailable, statements
 from saisei_runtime.workflow.workspace import Change, Workspace
 from saisei_service.database import Database
 
@@ -169,7 +169,7 @@ class Journal:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 with self._database.writer.begin() as connection:
-                    workspace = Workspace(connection, self._sql, self._alive, self._closed)
+                    workspace = Workspace(Cursor(connection), self._sql, self._alive, self._closed)
                     workspace.load(commands)
                     # After the rows are locked, so that a time that was read earlier cannot be committed later.
                     now = Instant(self._clock.now_ms(), wall_ms())

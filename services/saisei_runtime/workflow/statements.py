@@ -7,10 +7,12 @@ Compiled from the tables of `store.schema`; executed as text so that a batch cos
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
@@ -18,6 +20,20 @@ from saisei_runtime.store import schema
 
 # The columns of an instance that no transition changes.
 IMMUTABLE: Final = 6
+# What may change while one owner keeps one lease.
+RUNNING_COLUMNS: Final = (
+    "pending_step",
+    "termination_requested",
+    "verdict",
+    "event_seq",
+    "event_at_ms",
+    "step_count",
+    "open_steps",
+    "queued_count",
+    "queued_bytes",
+    "accept_seq",
+    "losses",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,7 @@ class Statements:
     oldest_event: str
     insert_instance: str
     update_instance: str
+    update_running: str
     insert_params: str
     upsert_step: str
     insert_event: str
@@ -84,6 +101,11 @@ def statements(postgresql: bool) -> Statements:
             f"UPDATE {schema.instances.name} SET {', '.join(f'{name} = {mark}' for name in mutable)}"
             f" WHERE incarnation = {mark}"
         ),
+        # A step of a running owner moves no index, and SQLite rewrites the index of each column that is set.
+        update_running=(
+            f"UPDATE {schema.instances.name} SET {', '.join(f'{name} = {mark}' for name in RUNNING_COLUMNS)}"
+            f" WHERE incarnation = {mark}"
+        ),
         insert_params=insert(schema.params),
         upsert_step=insert(schema.steps)
         + " ON CONFLICT (incarnation, name) DO UPDATE SET "
@@ -97,15 +119,32 @@ def statements(postgresql: bool) -> Statements:
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether the database could not be reached or answered nothing useful, as opposed to refusing one row."""
-    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError) or (
-        isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
-    )
+    if isinstance(error, sa.exc.TimeoutError):
+        return True
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    return isinstance(
+        cause, sqlite3.OperationalError | psycopg.OperationalError | psycopg.InterfaceError
+    ) and not isinstance(cause, psycopg.errors.DeadlockDetected)
 
 
-def fetch(connection: Connection, sql: str, parameters: tuple[Any, ...]) -> Sequence[Any]:
-    return connection.exec_driver_sql(sql, parameters).fetchall()
+class Cursor:
+    """The driver's own cursor inside a transaction of SQLAlchemy's: nothing is built around each statement.
 
+    One statement of the journal handles many rows, and it runs thousands of times a second.
+    """
 
-def write(connection: Connection, sql: str, rows: list[tuple[Any, ...]]) -> None:
-    if rows:
-        connection.exec_driver_sql(sql, rows)
+    def __init__(self, connection: Connection) -> None:
+        self._cursor = connection.connection.cursor()
+
+    def fetch(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[Any]:
+        self._cursor.execute(sql, parameters)
+        return self._cursor.fetchall()
+
+    def write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if len(rows) == 1:
+            self._cursor.execute(sql, rows[0])
+        elif rows:
+            self._cursor.executemany(sql, rows)
+
+    def close(self) -> None:
+        self._cursor.close()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 from msgspec.structs import astuple, replace
-from sqlalchemy import Connection
 
 from saisei_runtime.store.text import loaded, stored
 from saisei_runtime.workflow import events, machine
 from saisei_runtime.workflow.commands import Claim, Command, Create, Instant, Reply, SendEvent, Terminate, View
 from saisei_runtime.workflow.records import Instance, LogEntry, QueuedEvent, Step
-from saisei_runtime.workflow.statements import IMMUTABLE, Statements, fetch, write
+from saisei_runtime.workflow.statements import IMMUTABLE, RUNNING_COLUMNS, Cursor, Statements
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -28,8 +28,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 class Workspace:
     """Rows of one transaction. Not thread-safe: it belongs to the writer."""
 
-    def __init__(self, connection: Connection, sql: Statements, alive: Container[str], closed: Container[str]) -> None:
-        self._connection = connection
+    def __init__(self, cursor: Cursor, sql: Statements, alive: Container[str], closed: Container[str]) -> None:
+        self._cursor = cursor
         self._sql = sql
         self._alive = alive
         self._closed = closed
@@ -59,11 +59,11 @@ class Workspace:
             else:
                 incarnations[command.incarnation] = None
         if keys:
-            self._remember(fetch(self._connection, self._sql.instances_by_key, self._sql.many(list(keys))))
+            self._remember(self._cursor.fetch(self._sql.instances_by_key, self._sql.many(list(keys))))
         if incarnations:
             wanted = [(incarnation,) for incarnation in sorted(incarnations) if incarnation not in self._instances]
             if wanted:
-                self._remember(fetch(self._connection, self._sql.instances_by_incarnation, self._sql.many(wanted)))
+                self._remember(self._cursor.fetch(self._sql.instances_by_incarnation, self._sql.many(wanted)))
         self._load_steps(commands)
         self._load_params(commands)
 
@@ -86,7 +86,7 @@ class Workspace:
                 names[(instance.incarnation, stored(name))] = None
                 self._sought.add((instance.incarnation, name))
         if names:
-            for row in fetch(self._connection, self._sql.steps_by_name, self._sql.many(list(names))):
+            for row in self._cursor.fetch(self._sql.steps_by_name, self._sql.many(list(names))):
                 step = loaded_step(row)
                 self._steps[(step.incarnation, step.name)] = step
 
@@ -100,7 +100,7 @@ class Workspace:
                     wanted[instance.incarnation] = None
         if wanted:
             keys = [(incarnation,) for incarnation in wanted]
-            for incarnation, document in fetch(self._connection, self._sql.params_by_incarnation, self._sql.many(keys)):
+            for incarnation, document in self._cursor.fetch(self._sql.params_by_incarnation, self._sql.many(keys)):
                 self._params[incarnation] = bytes(document)
 
     def _instance_of(self, command: Command) -> Instance | None:
@@ -164,16 +164,14 @@ class Workspace:
         if step is None and key not in self._sought and instance.incarnation not in self._stepless:
             # Needed only because of a command before this one in the same transaction, which is rare.
             self._sought.add(key)
-            for row in fetch(self._connection, self._sql.steps_by_name, self._sql.many([(key[0], stored(name))])):
+            for row in self._cursor.fetch(self._sql.steps_by_name, self._sql.many([(key[0], stored(name))])):
                 step = self._steps[key] = loaded_step(row)
         return step
 
     def _oldest(self, incarnation: str, event_type: str, not_after_ms: int) -> QueuedEvent | None:
         after = 0
         while True:
-            rows = fetch(
-                self._connection, self._sql.oldest_event, (incarnation, stored(event_type), after, not_after_ms)
-            )
+            rows = self._cursor.fetch(self._sql.oldest_event, (incarnation, stored(event_type), after, not_after_ms))
             if not rows:
                 break
             event = _loaded_event(rows[0])
@@ -188,34 +186,40 @@ class Workspace:
 
     def flush(self) -> list[Change]:
         """Writes every change; returns them for those who are told after the commit."""
-        connection, sql = self._connection, self._sql
+        cursor, sql = self._cursor, self._sql
         created: list[tuple[Any, ...]] = []
         updated: list[tuple[Any, ...]] = []
+        running: list[tuple[Any, ...]] = []
         changes = []
         for incarnation, before in self._before.items():
             after = self._instances[incarnation]
-            row = _instance_row(after)
             if before is None:
-                created.append(row)
+                created.append(_instance_row(after))
+            elif (
+                before.owner is not None
+                and before.owner == after.owner
+                and before.lease_until_ms == after.lease_until_ms
+            ):
+                running.append(_running_row(after))
             else:
-                updated.append((*row[IMMUTABLE:], incarnation))
+                updated.append((*_instance_row(after)[IMMUTABLE:], incarnation))
             changes.append(Change(before, after, self._entries.get(incarnation, ())))
-        write(connection, sql.insert_instance, created)
-        write(connection, sql.update_instance, updated)
-        write(connection, sql.insert_params, self._new_params)
-        write(connection, sql.upsert_step, [_step_row(step) for step in self._changed_steps.values()])
+        cursor.write(sql.insert_instance, created)
+        cursor.write(sql.update_instance, updated)
+        cursor.write(sql.update_running, running)
+        cursor.write(sql.insert_params, self._new_params)
+        cursor.write(sql.upsert_step, [_step_row(step) for step in self._changed_steps.values()])
         fresh = [event for key, event in self._new_events.items() if key not in self._consumed]
-        write(connection, sql.insert_event, [_event_row(event) for event in fresh])
-        write(connection, sql.delete_event, [key for key in self._consumed if key not in self._new_events])
-        write(connection, sql.purge_events, [(incarnation,) for incarnation in self._purged])
-        write(connection, sql.insert_log, [astuple(entry) for log in self._entries.values() for entry in log])
+        cursor.write(sql.insert_event, [_event_row(event) for event in fresh])
+        cursor.write(sql.delete_event, [key for key in self._consumed if key not in self._new_events])
+        cursor.write(sql.purge_events, [(incarnation,) for incarnation in self._purged])
+        cursor.write(sql.insert_log, [astuple(entry) for log in self._entries.values() for entry in log])
         return changes
 
 
 def loaded_instance(row: Sequence[Any]) -> Instance:
     instance = Instance(*row)
-    texts = (instance.instance_id, instance.error_message or "", instance.pending_step or "")
-    if any("\\" in text for text in texts):
+    if "\\" in instance.instance_id or instance.pending_step is not None or instance.error_message is not None:
         return replace(
             instance,
             instance_id=loaded(instance.instance_id),
@@ -226,14 +230,24 @@ def loaded_instance(row: Sequence[Any]) -> Instance:
 
 
 def _instance_row(instance: Instance) -> tuple[Any, ...]:
-    return astuple(
-        replace(
-            instance,
-            instance_id=stored(instance.instance_id),
-            error_message=stored(instance.error_message),
-            pending_step=stored(instance.pending_step),
-        )
-    )
+    row = astuple(instance)
+    texts = (instance.instance_id, instance.error_message, instance.pending_step)
+    escaped = (stored(instance.instance_id), stored(instance.error_message), stored(instance.pending_step))
+    if texts == escaped:
+        return row
+    return astuple(replace(instance, instance_id=escaped[0], error_message=escaped[1], pending_step=escaped[2]))
+
+
+def _same_owner(before: Instance, after: Instance) -> bool:
+    return before.owner is not None and before.owner == after.owner and before.lease_until_ms == after.lease_until_ms
+
+
+_running_values = attrgetter(*RUNNING_COLUMNS[1:])
+
+
+def _running_row(instance: Instance) -> tuple[Any, ...]:
+    # RUNNING_COLUMNS begins with the only one that holds an application's text.
+    return (stored(instance.pending_step), *_running_values(instance), instance.incarnation)
 
 
 def loaded_step(row: Sequence[Any]) -> Step:
