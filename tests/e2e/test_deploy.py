@@ -134,7 +134,7 @@ def test_a_class_can_be_added_later(host: DevHost, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("export default {};\nexport class A {\n  run( { }\n}", r"main\.mjs.*:?3"),
+        ("export default {};\nconst = 1;\nexport class A { run() {} }", r"main\.mjs line 2"),
         ('import "./missing.mjs";\nexport class A { run() {} }\nexport default {};', r"missing\.mjs"),
     ],
 )
