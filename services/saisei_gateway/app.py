@@ -79,7 +79,7 @@ def route_table(*, virtual_clock: bool) -> RouteTable:
         _host("/operations/{id}", {"GET": _reads(operations.get_operation)}),
         _host("/offerings", {"GET": absent}, Capability.OFFERINGS),
         _host("/previews", {"POST": absent}, Capability.PREVIEWS),
-        _host("/operations/{id}/private-inputs", {"PUT": absent}, Capability.PRIVATE_INPUTS),
+        _host("/operations/{id}/private-inputs", {"PUT": _writes(operations.replenish)}, Capability.PRIVATE_INPUTS),
         Route("/openapi.json", {"GET": Endpoint(_openapi, public=True)}),
         Route("/artifacts/v1/sha256/{digest}", {"PUT": _writes(artifacts.put_artifact)}),
         Route(INSTANCES, {"GET": _reads(workflows.list_instances), "POST": _writes(workflows.create_instance)}),

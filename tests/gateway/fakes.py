@@ -89,6 +89,7 @@ class FakeControl(Fake):
     mutation: control_pb.Operation = field(default_factory=operation)
     uploads: dict[str, bytes] = field(default_factory=dict)
     supported: bool = True
+    private_inputs: bool = False
 
     def register(self, server: RpcServer) -> None:
         server.register(
@@ -169,7 +170,10 @@ class _Support(control_grpc.SupportServiceServicer):
     async def GetDiscovery(self, request: Any, context: Any) -> Any:
         self._fake.seen("GetDiscovery", request, context)
         return control_pb.GetDiscoveryResponse(
-            max_request_bytes=MAX_REQUEST_BYTES, max_page_size=MAX_PAGE_SIZE, replay_window_seconds=3600
+            private_inputs=self._fake.private_inputs,
+            max_request_bytes=MAX_REQUEST_BYTES,
+            max_page_size=MAX_PAGE_SIZE,
+            replay_window_seconds=3600,
         )
 
 

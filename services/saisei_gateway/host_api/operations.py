@@ -1,26 +1,48 @@
-"""`GET {root}/operations/{id}`, and how an accepted mutation is answered (H-023, H-024, H-030)."""
+"""`{root}/operations/{id}`, and how an accepted mutation is answered (H-023, H-024, H-030)."""
 
 from __future__ import annotations
 
 from starlette.responses import Response
 
 from saisei.control.v1 import resources_pb2
-from saisei_contract.wire import operation_json
+from saisei_contract.errors import SaiseiError
+from saisei_contract.records import OperationRecord
+from saisei_contract.wire import operation_json, parse_private_inputs
 from saisei_gateway.backends import CALL_SECONDS, answer_of
 from saisei_gateway.calls import Call
 from saisei_gateway.host_api.records import operation_record
-from saisei_gateway.host_api.request import read_query
+from saisei_gateway.host_api.request import read_json, read_query
 from saisei_gateway.host_api.respond import RETRY_SECONDS, json_response
 
 
 async def get_operation(call: Call) -> Response:
     """H-090: a read, whatever the Operation's state."""
     read_query(call.request)
-    request = resources_pb2.GetOperationRequest(id=call.identifier("id"))
-    operation = await answer_of(
-        call.backends.operations.GetOperation(request, metadata=call.metadata, timeout=CALL_SECONDS)
+    return json_response(operation_json(await _operation(call)))
+
+
+async def replenish(call: Call) -> Response:
+    """`PUT …/private-inputs` (H-026, H-154).
+
+    The control service seals private inputs for good, so no Operation ever waits for them. Nothing here can compare the
+    given ones with the sealed ones: while the Operation is unfinished the answer is private_inputs_unverifiable.
+    """
+    read_query(call.request)
+    parse_private_inputs(await read_json(call.request, (await call.gateway.terms.current()).max_request_bytes))
+    record = await _operation(call)
+    if record.status.is_terminal:
+        raise SaiseiError("operation_terminal", "The Operation has ended; it takes no private inputs.")
+    raise SaiseiError(
+        "private_inputs_unverifiable",
+        "The Operation is not waiting for private inputs; it goes on with the original ones.",
+        {"operationId": record.id},
     )
-    return json_response(operation_json(operation_record(operation)))
+
+
+async def _operation(call: Call) -> OperationRecord:
+    request = resources_pb2.GetOperationRequest(id=call.identifier("id"))
+    rpc = call.backends.operations.GetOperation(request, metadata=call.metadata, timeout=CALL_SECONDS)
+    return operation_record(await answer_of(rpc))
 
 
 def mutation_response(call: Call, message: resources_pb2.Operation) -> Response:
