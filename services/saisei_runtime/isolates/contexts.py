@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import assert_never
 
@@ -177,7 +178,7 @@ class RunningContext:
 
     def _decide(self) -> None:
         if self._decided_at == 0.0:
-            self._decided_at = self._loop.time()
+            self._decided_at = time.perf_counter()
 
     def _await_silence(self) -> None:
         if self._grace is None:
@@ -203,7 +204,7 @@ class RunningContext:
         if self._grace is not None:
             self._grace.cancel()
         self._calls.close()
-        took = (self._loop.time() - self._decided_at) * 1000 if self._decided_at else 0.0
+        took = (time.perf_counter() - self._decided_at) * 1000 if self._decided_at else 0.0
         proof = prove(kind, self.context_id, took, why)
         outcome = self._outcome or self._asked or Lost(why or "the thread ended by itself")
         self._on_end(reusable)

@@ -185,7 +185,8 @@ class NodeThread:
         self.process.forget(self)
         if not self.ready.done():
             extra = {"worker": self.process.name, "why": why}
-            _log.error("a thread did not start: %s", why or self.role.value, extra=extra)
+            level = logging.DEBUG if self.process.dead else logging.ERROR
+            _log.log(level, "a thread did not start: %s", why or self.role.value, extra=extra)
             self.ready.set_exception(SaiseiError("backend_unavailable", "a thread for the Worker could not be started"))
             self.ready.exception()  # whoever waits sees it; nobody has to
         self.on_gone(kind, why)

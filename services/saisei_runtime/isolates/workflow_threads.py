@@ -6,14 +6,15 @@ import asyncio
 from collections import deque
 
 from saisei_contract.errors import SaiseiError
-from saisei_runtime.isolates.port import ProofKind
 from saisei_runtime.isolates.process import NodeProcess, NodeThread, ThreadRole
 from saisei_runtime.isolates.settings import IsolateSettings
 
 # How often waiting starts and idle threads are looked at, in seconds.
 _LOOK_EVERY = 0.03
-# A start that waited for so long shows that the threads are held by long-running contexts.
-_WAITED_LONG = 0.05
+# Starts that wait while contexts end at a good rate need no more threads, only their turn. More are started when none
+# came free in between, or one at a time when the wait grows long all the same.
+_WAITED = 0.04
+_WAITED_LONG = 0.5
 _MOST_STARTING = 8
 _MAX_FAILED_STARTS = 3
 
@@ -30,7 +31,7 @@ class WorkflowThreads:
         self._starting = 0
         self._failed_starts = 0
         self._busy = 0
-        self._leaving = 0
+        self._came_free = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -62,6 +63,7 @@ class WorkflowThreads:
     def give_back(self, thread: NodeThread, *, reusable: bool) -> None:
         """The thread's context has ended. A thread that is not to be used again is terminated and replaced."""
         self._busy -= 1
+        self._came_free += 1
         if not reusable or thread.killing or thread.gone or self._closed:
             self._let_go(thread)
             self._keep_spare()
@@ -103,13 +105,8 @@ class WorkflowThreads:
     def _let_go(self, thread: NodeThread) -> None:
         if thread.gone:
             return
-
-        def gone(_kind: ProofKind, _why: str) -> None:
-            self._leaving -= 1
-
-        self._leaving += 1
         thread.on_frame = lambda _frame, _body: None
-        thread.on_gone = gone
+        thread.on_gone = lambda _kind, _why: None
         thread.terminate()
 
     def _keep_spare(self) -> None:
@@ -123,11 +120,15 @@ class WorkflowThreads:
 
     def _grow(self) -> None:
         """More threads than the warm ones, when starts wait although threads were given time to come free."""
+        came_free, self._came_free = self._came_free, 0
         waited = self._loop.time() - self._waiting[0][1]
-        if waited < _WAITED_LONG or self._starting >= _MOST_STARTING:
-            return
         room = self._settings.max_threads - self._total()
-        wanted = min(len(self._waiting) - self._starting, max(1, self._total() // 2), room, _MOST_STARTING)
+        if waited < _WAITED or self._starting >= _MOST_STARTING or room <= 0:
+            return
+        if came_free == 0:
+            wanted = min(len(self._waiting) - self._starting, max(1, self._total() // 2), _MOST_STARTING, room)
+        else:
+            wanted = 1 if waited >= _WAITED_LONG and self._starting == 0 else 0
         for _ in range(wanted):
             self._spawn()
 

@@ -69,6 +69,8 @@ export function strip(own) {
     enumerable: false,
     configurable: true,
   });
+  // What browsers' and other Workers' code finds its global object by.
+  Object.defineProperty(root, "self", { value: root, writable: true, enumerable: false, configurable: true });
   Object.defineProperty(root, Symbol.toStringTag, { value: "global", configurable: true });
   // A tenant's handler would be called by the engine while the host's own errors are made.
   if (Object.hasOwn(Error, "prepareStackTrace")) Reflect.deleteProperty(Error, "prepareStackTrace");

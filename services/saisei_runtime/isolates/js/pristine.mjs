@@ -2,8 +2,9 @@
  * Is the realm exactly as it was at boot? (design 3: a thread is reused only if it is.)
  *
  * Every builtin object reachable from the globals is visited once at boot. A function without `prototype` is frozen: nobody extends
- * `Array.prototype.map` itself, and frozen objects need no check. Of each other object the own keys in order, the descriptors, the
- * prototype and the extensibility are remembered and compared after each context.
+ * `Array.prototype.map` itself, and what is frozen needs no check. Of each other object the own keys in order, the descriptors, the
+ * prototype and the extensibility are remembered and compared after each context. Reading keys is the dearest part, so the objects
+ * that nobody polyfills (stream controllers, `Intl` classes, …) take no new properties; what they have can still be replaced.
  */
 
 import {
@@ -15,39 +16,68 @@ import {
   RegExpExec,
 } from "./intrinsics.mjs";
 
+/** Classes and namespaces that applications and polyfills add to; they and their prototypes stay extensible. */
+const EXTENSIBLE = [
+  "AbortController", "AbortSignal", "AggregateError", "Array", "ArrayBuffer", "AsyncDisposableStack", "Atomics", "BigInt", "Blob",
+  "Boolean", "DataView", "Date", "DisposableStack", "Error", "Event", "EventTarget", "File", "FormData", "Function", "Headers",
+  "Intl", "Iterator", "JSON", "Map", "Math", "Number", "Object", "Promise", "RangeError", "ReadableStream", "Reflect", "RegExp",
+  "Request", "Response", "Set", "String", "Symbol", "SyntaxError", "TextDecoder", "TextEncoder", "TypeError", "URL",
+  "URLSearchParams", "Uint8Array", "WeakMap", "WeakRef", "WeakSet", "WritableStream", "console", "crypto",
+]; // prettier-ignore
+
 /** What can only be reached through syntax or instances. */
 function hidden() {
   const proto = Object.getPrototypeOf;
   const generator = function* () {};
   const asyncGenerator = async function* () {};
-  const found = [
+  return [
     proto(generator), proto(asyncGenerator), proto(async () => {}),
-    proto(proto(generator.prototype)), proto(proto(asyncGenerator.prototype)), proto(proto(proto(asyncGenerator.prototype))),
+    proto(proto(generator.prototype)), proto(proto(asyncGenerator.prototype)),
     proto([][Symbol.iterator]()), proto(new Map().entries()), proto(new Set().values()), proto(""[Symbol.iterator]()),
     proto("a".matchAll(/a/g)), proto(Iterator.from({ next() {} })), proto([].values().map((x) => x)),
     proto(new Headers().entries()), proto(new FormData().entries()), proto(new URLSearchParams().entries()),
     proto(new Intl.Segmenter().segment("")), proto(new Intl.Segmenter().segment("")[Symbol.iterator]()),
     proto(new ReadableStream().values()), proto(Uint8Array),
   ]; // prettier-ignore
-  return found;
 }
 
-/** @type {object[]} */
+/** Watched objects with their prototypes; those that may gain properties come with their keys. @type {object[]} */
 const objects = [];
 /** @type {(object | null)[]} */
 const prototypes = [];
 /** @type {boolean[]} */
 const extensible = [];
-/** @type {PropertyKey[][]} */
+/** `null`: cannot gain properties. @type {(PropertyKey[] | null)[]} */
 const keysOf = [];
-/** For each key in turn: value or getter, setter, flags. @type {any[][]} */
-const propertiesOf = [];
 
-const flags = (/** @type {PropertyDescriptor} */ d) =>
-  (d.configurable ? 1 : 0) | (d.enumerable ? 2 : 0) | (d.writable ? 4 : 0) | (Object.hasOwn(d, "value") ? 8 : 0);
+/** Every property that can change: where, which, its value or getter, its setter, its flags. @type {object[]} */
+const owners = [];
+/** @type {PropertyKey[]} */
+const names = [];
+/** @type {any[]} */
+const firsts = [];
+/** @type {any[]} */
+const setters = [];
+/** @type {number[]} */
+const shapes = [];
 
-/** Remembers the realm. Runs once, as the last thing before tenant code may run. Returns how many objects are watched. */
+const CONFIGURABLE = 1;
+const ENUMERABLE = 2;
+const WRITABLE = 4;
+const DATA = 8;
+
+const shapeOf = (/** @type {PropertyDescriptor} */ d) =>
+  (d.configurable ? CONFIGURABLE : 0) | (d.enumerable ? ENUMERABLE : 0) | (d.writable ? WRITABLE : 0) | (Object.hasOwn(d, "value") ? DATA : 0);
+
+/** Remembers the realm. Runs once, as the last thing before tenant code may run. Returns how many properties are watched. */
 export function capture() {
+  const asyncIterator = Object.getPrototypeOf(Object.getPrototypeOf((async function* () {}).prototype));
+  const open = new Set([Object.getPrototypeOf(Uint8Array), Object.getPrototypeOf(Uint8Array.prototype), globalThis, asyncIterator]);
+  for (const name of EXTENSIBLE) {
+    const value = /** @type {any} */ (globalThis)[name];
+    open.add(value);
+    if (typeof value === "function") open.add(value.prototype);
+  }
   const seen = new Set();
   // Object.prototype first: as long as it is clean, reading a descriptor's fields cannot meet a tenant's property.
   const queue = [Object.prototype, globalThis, Array.prototype, Function.prototype, ...hidden()];
@@ -59,53 +89,61 @@ export function capture() {
       const found = /** @type {PropertyDescriptor} */ (Object.getOwnPropertyDescriptor(object, key));
       queue.push(found.value, /** @type {any} */ (found.get), /** @type {any} */ (found.set));
     }
-    if (typeof object === "function" && !Object.hasOwn(object, "prototype")) {
-      Object.freeze(object);
-      continue;
-    }
-    if (Object.isFrozen(object)) continue;
-    objects.push(object);
+    if (typeof object === "function" && !Object.hasOwn(object, "prototype")) Object.freeze(object);
+    else if (!open.has(object)) Object.preventExtensions(object);
+    if (!Object.isFrozen(object)) objects.push(object);
   }
   for (const object of objects) {
     prototypes.push(Object.getPrototypeOf(object));
     extensible.push(Object.isExtensible(object));
     const keys = Reflect.ownKeys(object);
-    keysOf.push(keys);
-    const properties = [];
+    keysOf.push(Object.isExtensible(object) ? keys : null);
     for (const key of keys) {
       const d = /** @type {PropertyDescriptor} */ (Object.getOwnPropertyDescriptor(object, key));
-      properties.push(Object.hasOwn(d, "value") ? d.value : d.get, d.set, flags(d));
+      if (!d.configurable && !d.writable) continue; // can never change
+      owners.push(object);
+      names.push(key);
+      firsts.push(Object.hasOwn(d, "value") ? d.value : d.get);
+      setters.push(d.set);
+      shapes.push(shapeOf(d));
     }
-    propertiesOf.push(properties);
   }
-  return objects.length;
+  return owners.length;
 }
 
 /** True when every watched object is as remembered. Also empties the legacy statics of RegExp (`RegExp.$_`). */
 export function isPristine() {
   RegExpExec(/(?:)/, "");
-  for (let i = 0; i < objects.length; i++) {
+  return sameProperties() && sameObjects();
+}
+
+function sameProperties() {
+  const count = owners.length;
+  for (let i = 0; i < count; i++) {
+    const d = ReflectGetOwnPropertyDescriptor(/** @type {object} */ (owners[i]), /** @type {PropertyKey} */ (names[i]));
+    if (d === undefined) return false;
+    const shape = /** @type {number} */ (shapes[i]);
+    const first = firsts[i];
+    if ((shape & DATA) !== 0) {
+      // An accessor has no `value` and no `writable` either.
+      if ((d.value !== first && !ObjectIs(d.value, first)) || d.writable !== ((shape & WRITABLE) !== 0)) return false;
+    } else if (d.get !== first || d.set !== setters[i]) return false;
+    if (d.configurable !== ((shape & CONFIGURABLE) !== 0) || d.enumerable !== ((shape & ENUMERABLE) !== 0)) return false;
+  }
+  return true;
+}
+
+function sameObjects() {
+  const count = objects.length;
+  for (let i = 0; i < count; i++) {
     const object = /** @type {object} */ (objects[i]);
-    if (ReflectGetPrototypeOf(object) !== prototypes[i]) return false;
-    if (ReflectIsExtensible(object) !== extensible[i]) return false;
-    const keys = /** @type {PropertyKey[]} */ (keysOf[i]);
-    const properties = /** @type {any[]} */ (propertiesOf[i]);
+    if (ReflectGetPrototypeOf(object) !== prototypes[i] || ReflectIsExtensible(object) !== extensible[i]) return false;
+    const keys = /** @type {PropertyKey[] | null} */ (keysOf[i]);
+    if (keys === null) continue;
     const now = ReflectOwnKeys(object);
-    const count = keys.length;
-    if (now.length !== count) return false;
-    for (let j = 0; j < count; j++) {
-      const key = /** @type {PropertyKey} */ (keys[j]);
-      if (now[j] !== key) return false;
-      const d = /** @type {PropertyDescriptor} */ (ReflectGetOwnPropertyDescriptor(object, key));
-      const shape = properties[j * 3 + 2];
-      if (shape & 8) {
-        if (d.get !== undefined || d.set !== undefined) return false;
-        const value = properties[j * 3];
-        if (d.value !== value && !ObjectIs(d.value, value)) return false;
-        if (d.writable !== ((shape & 4) !== 0)) return false;
-      } else if (d.get !== properties[j * 3] || d.set !== properties[j * 3 + 1]) return false;
-      if (d.configurable !== ((shape & 1) !== 0) || d.enumerable !== ((shape & 2) !== 0)) return false;
-    }
+    const length = keys.length;
+    if (now.length !== length) return false;
+    for (let j = 0; j < length; j++) if (now[j] !== keys[j]) return false;
   }
   return true;
 }
