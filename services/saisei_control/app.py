@@ -45,11 +45,11 @@ class ControlApp:
         self.clock = clock
         system = SystemClock()
         credential = settings.credential()
-        custody = Custody(store, settings.data_dir / "artifacts" / "sha256")
+        self.custody = custody = Custody(store, settings.data_dir / "artifacts" / "sha256")
         vault = Vault.open(settings.data_dir / "seal.key")
         self._fleet = RuntimeFleet(settings.runtimes(), credential)
-        self._replicas = Replicas(store, system)
-        host = Host(store, custody, vault, self._replicas, self._fleet, clock, settings.public_origin)
+        self.replicas = Replicas(store, system)
+        host = Host(store, custody, vault, self.replicas, self._fleet, clock, settings.public_origin)
         self._executor = Executor(host, settings.control_id, system)
         self._retention: asyncio.Task[None] | None = None
         callers = Callers(store, clock)
@@ -84,7 +84,7 @@ class ControlApp:
             ),
             (
                 assignments_pb2_grpc.add_AssignmentServiceServicer_to_server,
-                AssignmentServicer(store, self._replicas, custody, vault, credential),
+                AssignmentServicer(store, self.replicas, custody, vault, credential),
                 "AssignmentService",
             ),
         ):
@@ -106,7 +106,7 @@ class ControlApp:
         return ports
 
     async def stop(self) -> None:
-        self._replicas.stop()
+        self.replicas.stop()
         await self._server.stop()
         if self._retention is not None:
             self._retention.cancel()

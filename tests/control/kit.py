@@ -362,7 +362,8 @@ class Kit:
             for space, text in (rights or {SPACE: "read,write"}).items()
         ]
         request = access_pb2.CreateTokenRequest(principal=common_pb2.Principal(name=principal, rights=entries))
-        return (await self.access.CreateToken(request, metadata=service_metadata(self.credential))).token
+        metadata = service_metadata(self.credential)
+        return (await self.access.CreateToken(request, metadata=metadata, wait_for_ready=True, timeout=30)).token
 
     async def client(self, principal: str = "alice", **rights: str) -> Client:
         return Client(self.channel, await self.token(principal, **rights))

@@ -44,9 +44,9 @@ async def test_equal_requests_replay(client: Client) -> None:
     """H-140, H-142: other spelling of the same JSON is the same request, whatever has happened since."""
     worker = await client.made(WORKER, "owner", {})
     key = client.key()
-    spec = '{"worker": {"resourceUid": "%s"}, "className": "Flow"}' % worker
+    spec = f'{{"worker": {{"resourceUid": "{worker}"}}, "className": "Flow"}}'
     first = await client.create(urls.DURABLE_WORKFLOW, "flow", spec, key=key)
-    same = '{ "className":"\\u0046low","worker":{"resourceUid":"%s"} }' % worker
+    same = f'{{ "className":"\\u0046low","worker":{{"resourceUid":"{worker}"}} }}'
     assert (await client.create(urls.DURABLE_WORKFLOW, "flow", same, key=key)).id == first.id
     await client.settled(first)
     await client.deleted(first.resource_uid)
@@ -131,7 +131,7 @@ async def test_generations_count_accepted_mutations(client: Client) -> None:
 
 
 async def test_stale_and_missing_generations(client: Client) -> None:
-    """H-021, H-022, H-102: none is expected_generation_required, 0 and old ones are generation_conflict, without a trace."""
+    """H-021, H-022, H-102: none is expected_generation_required, 0 and old ones generation_conflict; no trace."""
     uid = await client.made(WORKER, "one", {})
     assert (await refused(client.update(uid, None, {}))).reason == "expected_generation_required"
     assert (await refused(client.delete(uid, None))).reason == "expected_generation_required"
@@ -170,7 +170,7 @@ async def test_busy_comes_before_stale(kit: Kit, client: Client, build: Builder)
 
 
 async def test_the_order_of_checks(kit: Kit, client: Client) -> None:
-    """H-035: key syntax, size, JSON, envelope, Space, Form, capability, spec, references, name; the first failure answers."""
+    """H-035: key, size, JSON, envelope, Space, Form, capability, spec, references, name; the first failure answers."""
     flow = {"worker": ref("r-nothing"), "className": "Flow"}
     await client.made(WORKER, "taken", {})
     unknown = "https://example.com/forms/None/1/"

@@ -1,0 +1,278 @@
+"""Deployments, workflows and endpoints: what fits each other, checked from both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from tests.control.kit import Builder, Client, Kit, artifact, deployment_spec, eventually, manifest_of, ref, refused
+
+from saisei.control.v1 import resources_pb2 as pb
+from saisei.runtime.v1 import admin_pb2
+from saisei_contract.errors import SaiseiError
+from saisei_contract.forms import urls
+
+FLOW, DEPLOYMENT, ENDPOINT, VERSION = (
+    urls.DURABLE_WORKFLOW,
+    urls.WORKER_DEPLOYMENT,
+    urls.WORKER_ENDPOINT,
+    urls.WORKER_VERSION,
+)
+
+
+def flow(worker: str, name: str = "Flow") -> dict[str, object]:
+    return {"worker": ref(worker), "className": name}
+
+
+async def held_version(kit: Kit, client: Client, build: Builder, worker: str, classes: list[str]) -> pb.Operation:
+    """A Version whose inspection waits until the test sets `kit.runtime.holds["InspectVersion"]`."""
+    bundle = await build.bundle(["fetch"], classes)
+    kit.runtime.holds["InspectVersion"] = asyncio.Event()
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": ["fetch"]}
+    return await client.create(VERSION, "held", spec)
+
+
+async def test_one_deployment_for_each_worker(client: Client, build: Builder) -> None:
+    """WD-03, F-05: a second create is dependency_conflict; after the first's delete it is taken."""
+    worker = await build.worker()
+    version = await build.version(worker)
+    first = await build.deployment(worker, version)
+    second = client.create(DEPLOYMENT, "second", deployment_spec(worker, version))
+    assert (await refused(second)).reason == "dependency_conflict"
+    await client.deleted(first)
+    assert await build.deployment(worker, version)
+
+
+async def test_versions_belong_to_the_worker(client: Client, build: Builder) -> None:
+    """WD-02: a Version of another Worker is refused before effects."""
+    worker, other = await build.worker(), await build.worker()
+    version = await build.version(other)
+    call = client.create(DEPLOYMENT, "live", deployment_spec(worker, version))
+    assert (await refused(call)).reason == "dependency_conflict"
+
+
+async def test_a_switch_replaces_the_whole_allocation(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-08, WD-01: weights and Versions change at once, under one revision."""
+    worker = await build.worker()
+    one, two = await build.version(worker), await build.version(worker)
+    uid = await build.deployment(worker, one)
+    await client.settled(await client.update(uid, 1, deployment_spec(worker, one, two)))
+    body = kit.runtime.hosted[uid].deployment
+    assert {(item.version_uid, item.weight) for item in body.versions} == {(one, 5_000), (two, 5_000)}
+    refusal = await refused(client.update(uid, 2, deployment_spec(await build.worker(), one)))
+    assert refusal.reason == "invalid_spec"
+
+
+async def test_a_preparing_version_is_waited_for(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-07: the Deployment becomes effective once its Version is verified, and not before."""
+    worker = await build.worker()
+    version = await held_version(kit, client, build, worker, [])
+    operation = await client.create(DEPLOYMENT, "live", deployment_spec(worker, version.resource_uid))
+
+    async def inspected() -> bool:
+        return bool(kit.runtime.called("InspectVersion"))
+
+    await eventually(inspected)
+    assert (await client.get(operation.resource_uid)).phase == pb.PHASE_PENDING
+    assert operation.resource_uid not in kit.runtime.hosted
+    kit.runtime.holds["InspectVersion"].set()
+    assert (await client.settled(operation)).status == pb.OPERATION_STATUS_SUCCEEDED
+
+
+async def test_a_version_that_fails_fails_its_deployment(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-05, WD-06: what is found out after acceptance is the Operation's failure; nothing becomes active."""
+    worker = await build.worker()
+    version = await held_version(kit, client, build, worker, [])
+    operation = await client.create(DEPLOYMENT, "live", deployment_spec(worker, version.resource_uid))
+    kit.runtime.fails["InspectVersion"] = SaiseiError("backend_unavailable", "restarting")
+    kit.runtime.holds["InspectVersion"].set()
+
+    # Unavailable is no verdict (H-116): both go on.
+    async def tried_again() -> bool:
+        return len(kit.runtime.called("InspectVersion")) > 1
+
+    await eventually(tried_again)
+    assert (await client.operation(operation.id)).status == pb.OPERATION_STATUS_RUNNING
+    kit.runtime.problems = [admin_pb2.CodeProblem(code="syntax_error", message="no")]
+    del kit.runtime.fails["InspectVersion"]
+    failed = await client.settled(operation)
+    assert (failed.status, failed.effect) == (pb.OPERATION_STATUS_FAILED, pb.EFFECT_NONE)
+    assert failed.error.code == "dependency_conflict"
+    assert json.loads((await client.get(worker)).observed_json)["activeDeploymentUid"] is None
+
+
+async def test_a_failed_switch_keeps_the_old_allocation(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-06, WD-08, F-04, H-194: traffic stays on the old Versions, which stay undeletable, until a PUT succeeds."""
+    worker = await build.worker()
+    old = await build.version(worker, ["fetch"], ["Flow"])
+    uid = await build.deployment(worker, old)
+    await client.made(FLOW, "flow", flow(worker))
+    held = await held_version(kit, client, build, worker, [])
+    # Accepted while nothing is known of the Version; then the class turns out to be missing.
+    switch = await client.update(uid, 1, deployment_spec(worker, held.resource_uid))
+    kit.runtime.holds["InspectVersion"].set()
+    failed = await client.settled(switch)
+    assert (failed.status, failed.error.code) == (pb.OPERATION_STATUS_FAILED, "dependency_conflict")
+    assert "Flow" in failed.error.message
+    found = await client.get(uid)
+    assert (found.phase, found.generation, found.observed_generation) == (pb.PHASE_ERROR, 2, 1)
+    assert kit.runtime.hosted[uid].deployment.versions[0].version_uid == old
+    assert (await refused(client.delete(old, 1))).reason == "dependency_conflict"
+    # What is known now is refused before it is accepted.
+    again = await refused(client.update(uid, 2, deployment_spec(worker, held.resource_uid)))
+    assert again.reason == "dependency_conflict"
+    back = await client.settled(await client.update(uid, 2, deployment_spec(worker, old)))
+    assert back.status == pb.OPERATION_STATUS_SUCCEEDED
+    await client.deleted(held.resource_uid)
+
+
+async def test_a_workflow_without_a_deployment_is_taken(kit: Kit, client: Client, build: Builder) -> None:
+    """DW-02, DW-03: neither an allocation nor one on its way: accepted; two may name one class."""
+    worker = await build.worker()
+    one = await client.made(FLOW, "one", flow(worker))
+    two = await client.made(FLOW, "two", flow(worker))
+    assert {kit.runtime.hosted[uid].workflow.class_name for uid in (one, two)} == {"Flow"}
+
+
+async def test_an_accepted_workflow_binds_later_deployments(client: Client, build: Builder) -> None:
+    """WD-05, WD-06: a Deployment whose Versions lack the class of an accepted workflow is refused."""
+    worker = await build.worker()
+    await client.made(FLOW, "flow", flow(worker))
+    without = await build.version(worker, ["fetch"], [])
+    call = client.create(DEPLOYMENT, "live", deployment_spec(worker, without))
+    assert (await refused(call)).reason == "dependency_conflict"
+    fitting = await build.version(worker, ["fetch"], ["Flow", "Other"])
+    assert await build.deployment(worker, fitting)
+    assert (await refused(client.create(FLOW, "missing", flow(worker, "Missing")))).reason == "dependency_conflict"
+    assert await client.made(FLOW, "other", flow(worker, "Other"))
+
+
+async def test_an_unverified_version_makes_a_workflow_wait(kit: Kit, client: Client, build: Builder) -> None:
+    """DW-03: unknown is not unfit: resource_busy while a coming allocation's Version is being verified."""
+    worker = await build.worker()
+    version = await held_version(kit, client, build, worker, ["Flow"])
+    deployment = await client.create(DEPLOYMENT, "live", deployment_spec(worker, version.resource_uid))
+    assert (await refused(client.create(FLOW, "flow", flow(worker)))).reason == "resource_busy"
+    kit.runtime.holds["InspectVersion"].set()
+    await client.settled(deployment)
+    assert await client.made(FLOW, "flow", flow(worker))
+
+
+async def test_two_sides_never_both_become_effective(client: Client, build: Builder) -> None:
+    """WD-06: a Deployment without the class and a workflow that needs it, at once: at most one succeeds."""
+    for number in range(5):
+        worker = await build.worker()
+        version = await build.version(worker, ["fetch"], [])
+        answers = await asyncio.gather(
+            client.create(DEPLOYMENT, f"live-{number}", deployment_spec(worker, version)),
+            client.create(FLOW, f"flow-{number}", flow(worker)),
+            return_exceptions=True,
+        )
+        accepted = [await client.settled(answer) for answer in answers if not isinstance(answer, Exception)]
+        succeeded = [item for item in accepted if item.status == pb.OPERATION_STATUS_SUCCEEDED]
+        assert len(succeeded) == 1
+
+
+async def test_a_workflow_is_immutable(client: Client, build: Builder) -> None:
+    """DW-06, H-103: another class is invalid_spec, the same spec a new generation."""
+    worker = await build.worker()
+    uid = await client.made(FLOW, "flow", flow(worker))
+    assert (await refused(client.update(uid, 1, flow(worker, "Other")))).reason == "invalid_spec"
+    assert (await client.settled(await client.update(uid, 1, flow(worker)))).generation == 2
+
+
+async def test_a_workflow_shows_its_instances(kit: Kit, client: Client, build: Builder) -> None:
+    """DW-05, H-090: all seven counts; a read may refresh them, and never fails for a runtime that is away."""
+    worker = await build.worker()
+    uid = await client.made(FLOW, "flow", flow(worker))
+    kit.runtime.counts = {"sleeping": 3}
+
+    async def refreshed() -> bool:
+        counts = json.loads((await client.get(uid)).observed_json)["instanceCounts"]
+        assert set(counts) == {"queued", "running", "sleeping", "waiting", "complete", "errored", "terminated"}
+        return counts["sleeping"] == 3 and counts["queued"] == 0
+
+    await eventually(refreshed)
+    kit.runtime.holds["Observe"] = asyncio.Event()
+    for _ in range(3):
+        assert json.loads((await client.get(uid)).observed_json)["instanceCounts"]["sleeping"] == 3
+    kit.runtime.holds["Observe"].set()
+
+
+async def test_a_deleted_workflow_is_purged_once_stopped(kit: Kit, client: Client, build: Builder) -> None:
+    """DW-08: admission ends first; without the proof the same Operation stays reconciling; then it succeeds."""
+    worker = await build.worker()
+    uid = await client.made(FLOW, "flow", flow(worker))
+    kit.runtime.fails["Purge"] = SaiseiError("backend_unavailable", "a stop is unproven")
+    operation = await client.delete(uid, 1)
+
+    async def reconciling() -> bool:
+        return (await client.operation(operation.id)).status == pb.OPERATION_STATUS_RECONCILING
+
+    await eventually(reconciling)
+    assert uid not in kit.runtime.hosted
+    assert (await refused(client.delete(uid, 2))).reason == "resource_busy"
+    del kit.runtime.fails["Purge"]
+    assert (await client.settled(operation)).status == pb.OPERATION_STATUS_SUCCEEDED
+    assert {(item.workflow_uid, item.operation_id) for item in kit.runtime.called("Purge")} == {(uid, operation.id)}
+
+
+async def test_an_endpoint_needs_an_allocation_that_answers(client: Client, build: Builder) -> None:
+    """EP-01, EP-02: no Deployment, or Versions without fetch: dependency_conflict; one Endpoint for each Worker."""
+    worker = await build.worker()
+    spec = {"worker": ref(worker)}
+    assert (await refused(client.create(ENDPOINT, "door", spec))).reason == "dependency_conflict"
+    silent, speaking = await build.version(worker, ["queue"]), await build.version(worker, ["fetch"])
+    deployment = await build.deployment(worker, silent)
+    assert (await refused(client.create(ENDPOINT, "door", spec))).reason == "dependency_conflict"
+    await client.settled(await client.update(deployment, 1, deployment_spec(worker, speaking)))
+    await client.made(ENDPOINT, "door", spec)
+    assert (await refused(client.create(ENDPOINT, "second", spec))).reason == "dependency_conflict"
+    back = await refused(client.update(deployment, 2, deployment_spec(worker, silent)))
+    assert back.reason == "dependency_conflict"
+
+
+async def test_an_endpoints_address_is_fixed(kit: Kit, client: Client, build: Builder) -> None:
+    """EP-03, EP-04: output from acceptance on, also while pending, and the same after PUT and restart."""
+    worker = await build.worker()
+    await build.deployment(worker, await build.version(worker, ["fetch"]))
+    kit.runtime.acknowledges = False
+    operation = await client.create(ENDPOINT, "door", {"worker": ref(worker)})
+    uid = operation.resource_uid
+    output = (await client.get(uid)).output_json
+    assert json.loads(output)["hostname"].islower()
+    kit.runtime.acknowledges = True
+    await client.settled(operation)
+    assert json.loads((await client.get(uid)).observed_json) == {"tlsReady": True, "activeDeploymentRouteReady": True}
+    await client.settled(await client.update(uid, 1, {"worker": ref(worker)}))
+    await kit.restart()
+    assert (await client.get(uid)).output_json == output
+
+
+async def test_a_deployment_closes_before_it_stops(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-09: selection ends first; the delete succeeds only with the proof that nothing runs."""
+    worker = await build.worker()
+    uid = await build.deployment(worker, await build.version(worker, ["fetch"]))
+    kit.runtime.holds["Drain"] = asyncio.Event()
+    operation = await client.delete(uid, 1)
+
+    async def draining() -> bool:
+        return bool(kit.runtime.called("Drain"))
+
+    await eventually(draining)
+    assert uid not in kit.runtime.hosted
+    assert json.loads((await client.get(worker)).observed_json) == {"activeDeploymentUid": None, "ready": False}
+    assert (await client.operation(operation.id)).status == pb.OPERATION_STATUS_RUNNING
+    kit.runtime.holds["Drain"].set()
+    assert (await client.settled(operation)).status == pb.OPERATION_STATUS_SUCCEEDED
+
+
+async def test_a_delete_touches_its_own_only(client: Client, build: Builder) -> None:
+    """F-10: deleting a Version leaves its bundle as it was."""
+    worker = await build.worker()
+    await build.version(worker)
+    (version,) = (await client.list(form=VERSION)).items
+    (bundle,) = (await client.list(form=urls.WORKER_BUNDLE)).items
+    await client.deleted(version.uid)
+    code = b'{"handlers": [], "classes": []}'
+    assert json.loads((await client.get(bundle.uid)).spec_json) == artifact(manifest_of({"main.js": code}))

@@ -1,0 +1,191 @@
+"""WorkerVersions: what the inspection finds decides; secrets stay secret."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+import pytest
+from sqlalchemy import select
+from tests.control.kit import Builder, Client, Kit, Refused, eventually, ref, refused
+
+from saisei.control.v1 import assignments_pb2
+from saisei.control.v1 import resources_pb2 as pb
+from saisei.runtime.v1 import admin_pb2
+from saisei_contract.errors import SaiseiError
+from saisei_contract.forms import urls
+from saisei_control.store.schema import sealed_secrets
+from saisei_service.credentials import service_metadata
+
+VERSION = urls.WORKER_VERSION
+
+
+async def failure(client: Client, spec: object) -> pb.OperationError:
+    operation = await client.settled(await client.create(VERSION, "version", spec))
+    assert (operation.status, operation.effect) == (pb.OPERATION_STATUS_FAILED, pb.EFFECT_NONE)
+    return operation.error
+
+
+async def test_a_code_problem_is_the_operations_error(kit: Kit, client: Client, build: Builder) -> None:
+    """MW-14, H-113: the problem's own code, with module and line; the Version is never ready."""
+    worker, bundle = await build.worker(), await build.bundle()
+    kit.runtime.problems = [
+        admin_pb2.CodeProblem(code="syntax_error", message="Unexpected token", module="lib/a.js", line=3),
+        admin_pb2.CodeProblem(code="module_not_found", message="./b.js", module="main.js"),
+    ]
+    error = await failure(client, {"worker": ref(worker), "bundle": ref(bundle), "handlers": []})
+    assert error.code == "syntax_error"
+    assert error.message == "module lib/a.js line 3: Unexpected token (and 1 more problem)"
+    assert kit.runtime.hosted == {}
+
+
+@pytest.mark.parametrize(("declared", "exported"), [(["fetch"], []), ([], ["fetch"]), (["queue"], ["fetch"])])
+async def test_handlers_are_compared_exactly(
+    client: Client, build: Builder, declared: list[str], exported: list[str]
+) -> None:
+    """MW-10: the declared set equals the exported one."""
+    worker, bundle = await build.worker(), await build.bundle(exported)
+    error = await failure(client, {"worker": ref(worker), "bundle": ref(bundle), "handlers": declared})
+    assert error.code == "handlers_mismatch"
+    assert (declared or exported)[0] in error.message
+
+
+async def test_the_assignment_says_everything(kit: Kit, client: Client, build: Builder) -> None:
+    """WV-06, F-02: files by digest, variables, secrets' names and Bindings pinned to UIDs; nothing to resolve again."""
+    worker = await build.worker()
+    bundle = await build.bundle(["fetch"])
+    flow = await client.made(urls.DURABLE_WORKFLOW, "flow", {"worker": ref(worker), "className": "Flow"})
+    spec = {
+        "worker": ref(worker),
+        "bundle": ref(bundle),
+        "handlers": ["fetch"],
+        "vars": {"b": 1, "a": [True, None]},
+        "requiredSensitiveVars": ["TOKEN"],
+        "workflowBindings": [{"name": "FLOW", "resource": ref(flow)}],
+    }
+    uid = await client.made(VERSION, "version", spec, secrets={"TOKEN": "hush"})
+    hosted = kit.runtime.hosted[uid]
+    assert (hosted.generation, hosted.space, hosted.name) == (1, "main", "version")
+    body = hosted.version
+    assert (body.worker_uid, body.entrypoint, list(body.handlers)) == (worker, "main.js", ["fetch"])
+    assert body.vars_json == '{"a":[true,null],"b":1}'
+    assert list(body.secret_names) == ["TOKEN"]
+    assert [(item.name, item.kind, item.resource_uid) for item in body.bindings] == [
+        ("FLOW", assignments_pb2.BINDING_KIND_WORKFLOW, flow)
+    ]
+    assert json.loads(await kit.runtime.fetch(body.files[0].sha256, uid)) == {"handlers": ["fetch"], "classes": []}
+
+
+async def test_bytes_are_fetched_for_their_version_only(kit: Kit, build: Builder) -> None:
+    """AR-11: a digest of another bundle is not_found for this Version."""
+    worker = await build.worker()
+    one = await build.version(worker, ["fetch"])
+    two = await build.version(worker, ["queue"])
+    digest = kit.runtime.hosted[two].version.files[0].sha256
+    for sha256, uid in ((digest, one), (digest, worker), (digest, "r-unknown"), ("x", two)):
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await kit.runtime.fetch(sha256, uid)
+        assert Refused.of(refusal.value).reason == "not_found"
+
+
+async def test_secrets_are_complete_and_exact(client: Client, build: Builder) -> None:
+    """WV-07, H-152: every name, non-empty, nothing extra, before effects."""
+    worker, bundle = await build.worker(), await build.bundle()
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": [], "requiredSensitiveVars": ["A", "B"]}
+    for secrets in (None, {}, {"A": "1"}, {"A": "1", "B": ""}, {"A": "1", "B": "2", "C": "3"}):
+        assert (await refused(client.create(VERSION, "version", spec, secrets=secrets))).reason == "invalid_spec"
+    assert await client.made(VERSION, "version", spec, secrets={"A": "1", "B": "2"})
+    plain = {"worker": ref(worker), "bundle": ref(bundle), "handlers": []}
+    assert await client.made(VERSION, "plain", plain, secrets={})
+
+
+async def test_secrets_never_change_on_update(client: Client, build: Builder) -> None:
+    """WV-07, H-101: omitted keeps, equal is taken, other or partial maps are invalid_spec."""
+    worker, bundle = await build.worker(), await build.bundle()
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": [], "requiredSensitiveVars": ["A", "B"]}
+    uid = await client.made(VERSION, "version", spec, secrets={"A": "1", "B": "2"})
+    for secrets in ({"A": "1"}, {"A": "1", "B": "3"}, {}):
+        assert (await refused(client.update(uid, 1, spec, secrets=secrets))).reason == "invalid_spec"
+    await client.settled(await client.update(uid, 1, spec))
+    await client.settled(await client.update(uid, 2, spec, secrets={"B": "2", "A": "1"}))
+    assert (await client.get(uid)).generation == 3
+
+
+async def test_secrets_take_part_in_equality(client: Client, build: Builder) -> None:
+    """H-141: the same key with other secrets is idempotency_conflict."""
+    worker, bundle = await build.worker(), await build.bundle()
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": [], "requiredSensitiveVars": ["A"]}
+    key = client.key()
+    first = await client.create(VERSION, "version", spec, key=key, secrets={"A": "1"})
+    assert (await client.create(VERSION, "version", spec, key=key, secrets={"A": "1"})).id == first.id
+    other = await refused(client.create(VERSION, "version", spec, key=key, secrets={"A": "2"}))
+    assert other.reason == "idempotency_conflict"
+
+
+async def test_secrets_are_sealed_and_opened_for_the_runtime(kit: Kit, client: Client, build: Builder) -> None:
+    """H-153, WV-11: sealed at rest, opened for the runtime alone, also after a restart; a delete forgets them."""
+    worker, bundle = await build.worker(), await build.bundle()
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": [], "requiredSensitiveVars": ["A"]}
+    uid = await client.made(VERSION, "version", spec, secrets={"A": "correct horse"})
+
+    async def rows() -> list[object]:
+        assert kit.app is not None
+        return await kit.app.store.read(lambda connection: list(connection.execute(select(sealed_secrets))))
+
+    assert b"correct horse" not in str(await rows()).encode()
+    await kit.restart()
+    opened = await kit.runtime.assignments.OpenSecrets(
+        assignments_pb2.OpenSecretsRequest(version_uid=uid),
+        metadata=service_metadata(kit.credential),
+        wait_for_ready=True,
+    )
+    assert dict(opened.values) == {"A": "correct horse"}
+    shown = str(await client.get(uid)) + str(await client.list())
+    assert "correct horse" not in shown
+    await client.deleted(uid)
+    assert await rows() == []
+
+
+async def test_features_that_are_not_hosted_are_refused(client: Client, build: Builder) -> None:
+    """H-053: what this Host does not carry out is refused before effects, by name."""
+    worker, bundle = await build.worker(), await build.bundle()
+    spec = {
+        "worker": ref(worker),
+        "bundle": ref(bundle),
+        "handlers": [],
+        "kvBindings": [{"name": "KV", "resource": ref("r-kv")}],
+    }
+    refusal = await refused(client.create(VERSION, "version", spec))
+    assert refusal.reason == "capability_required"
+    assert "kvBindings" in refusal.message
+
+
+async def test_a_version_waits_for_its_bundle(kit: Kit, client: Client, build: Builder) -> None:
+    """F-02: a target that is still pending may be named; a bundle that failed fails the Version."""
+    worker = await build.worker()
+    missing = await client.settled(
+        await client.create(
+            urls.WORKER_BUNDLE, "missing", {"artifact": {"url": "https://x.test/a", "sha256": "0" * 64}}
+        )
+    )
+    spec = {"worker": ref(worker), "bundle": ref(missing.resource_uid), "handlers": []}
+    assert (await failure(client, spec)).code == "artifact_unavailable"
+    assert kit.runtime.called("InspectVersion") == []
+
+
+async def test_a_version_is_not_deleted_while_code_may_run(kit: Kit, client: Client, build: Builder) -> None:
+    """WV-13, H-112: an unproven stop keeps the delete reconciling, and the proof ends it."""
+    uid = await build.version(await build.worker())
+    kit.runtime.fails["Drain"] = SaiseiError("backend_unavailable", "a context still runs")
+    operation = await client.delete(uid, 1)
+
+    async def reconciling() -> bool:
+        found = await client.operation(operation.id)
+        return found.status == pb.OPERATION_STATUS_RECONCILING
+
+    await eventually(reconciling)
+    found = await client.operation(operation.id)
+    assert (found.effect, found.error.code) == (pb.EFFECT_UNKNOWN, "backend_unavailable")
+    assert (await client.get(uid)).phase == pb.PHASE_DELETING
+    del kit.runtime.fails["Drain"]
+    assert (await client.settled(operation)).status == pb.OPERATION_STATUS_SUCCEEDED
