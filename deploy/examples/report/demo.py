@@ -256,7 +256,7 @@ def main() -> int:
         except Exception as error:
             wrong = [str(error) or repr(error)]
             for log in sorted(data.glob("logs/*.log")):
-                console.print(f"[dim]the end of {log.name}:\n" + "".join(log.open().readlines()[-15:]), markup=False)
+                console.print(f"the end of {log.name}:\n" + "".join(log.open().readlines()[-15:]), markup=False)
     console.rule("[bold]where the time went")
     table = Table("what", "seconds")
     for what, seconds in times.rows:

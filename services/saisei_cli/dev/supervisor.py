@@ -268,7 +268,7 @@ def _environment(
     return {
         "SAISEI_CONTROL_DATABASE_URL": f"sqlite:///{database_folder / 'control.db'}",
         "SAISEI_RUNTIME_DATABASE_URL": f"sqlite:///{database_folder / 'runtime.db'}",
-        # Services start Node processes; gRPC's own handlers around fork would only be in the way, and say so in the log.
+        # Services start Node processes; gRPC's handlers around fork would only be in the way, and say so in the log.
         "GRPC_ENABLE_FORK_SUPPORT": "false",
         **os.environ,
         "SAISEI_DATA_DIR": str(options.data.root),
