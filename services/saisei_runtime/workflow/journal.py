@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow.commands import Command, Instant, Reply
-from saisei_runtime.workflow.statements import Cursor, is_unavailable, statements
+from saisei_runtime.workflow.statements import Cursor, is_passing, is_unavailable, statements
 from saisei_runtime.workflow.workspace import Change, Workspace
 from saisei_service.database import Database
 
@@ -175,13 +175,15 @@ class Journal:
                     now = Instant(self._clock.now_ms(), wall_ms())
                     replies = [workspace.apply(command, now) for command in commands]
                     return replies, workspace.flush()
-            except Exception:
-                if attempt == ATTEMPTS_MAX:
+            except Exception as error:
+                if attempt == ATTEMPTS_MAX or not is_passing(error):
                     raise
                 time.sleep(RETRY_PAUSE_SECONDS * attempt)
         raise AssertionError("unreachable")
 
     def _perform(self, work: _Work) -> None:
+        if not work.future.set_running_or_notify_cancel():
+            return
         try:
             with self._database.writer.begin() as connection:
                 result = work.run(connection)

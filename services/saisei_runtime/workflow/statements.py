@@ -119,12 +119,20 @@ def statements(postgresql: bool) -> Statements:
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether the database could not be reached or answered nothing useful, as opposed to refusing one row."""
-    if isinstance(error, sa.exc.TimeoutError):
-        return True
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    cause = _cause(error)
     return isinstance(
-        cause, sqlite3.OperationalError | psycopg.OperationalError | psycopg.InterfaceError
-    ) and not isinstance(cause, psycopg.errors.DeadlockDetected)
+        cause, sa.exc.TimeoutError | sqlite3.OperationalError | psycopg.OperationalError | psycopg.InterfaceError
+    )
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same transaction may succeed when it is run again: a lost connection, a deadlock between runtimes,
+    or an id that another runtime took after this one had looked."""
+    return is_unavailable(error) or isinstance(_cause(error), sqlite3.IntegrityError | psycopg.IntegrityError)
+
+
+def _cause(error: BaseException) -> BaseException:
+    return error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
 
 
 class Cursor:
