@@ -131,7 +131,10 @@ class Exchange:
             await asyncio.gather(uploading, return_exceptions=True)
 
     async def _upload(self, rpc: Any, head: pb.RequestHead, receive: Receive) -> None:
-        """The head and the body. A failed write is told by the response side, which knows why."""
+        """The head and the body. A failed write is told by the response side, which knows why.
+
+        The call is left half open: its end cancels it, and each further write is one that may meet a broken call.
+        """
         try:
             await rpc.write(pb.FetchRequest(head=head))
             more = head.has_body
@@ -144,8 +147,8 @@ class Exchange:
                 for start in range(0, len(body), CHUNK_BYTES):
                     await rpc.write(pb.FetchRequest(data=body[start : start + CHUNK_BYTES]))
                 more = message.get("more_body", False)
-            await rpc.write(pb.FetchRequest(end=True))
-            await rpc.done_writing()
+            if head.has_body:
+                await rpc.write(pb.FetchRequest(end=True))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             log.debug("the Worker stopped reading its request")
         finally:
@@ -156,15 +159,20 @@ class Exchange:
             first = await rpc.read()
         except grpc.aio.AioRpcError as error:
             raise host_error(from_rpc_error(error)) from None
+        if first is not grpc.aio.EOF and first.WhichOneof("part") == "refusal":
+            raise host_error(SaiseiError(first.refusal.reason, first.refusal.detail))
         if first is grpc.aio.EOF or first.WhichOneof("part") != "head":
             raise SaiseiError("internal_error", "The Worker's response had no head.")
         self.status = first.head.status
         bodiless = first.head.status in BODILESS or self._request.method == "HEAD"
         await send({"type": "http.response.start", "status": self.status, "headers": _response_headers(first.head)})
         try:
-            while (message := await rpc.read()) is not grpc.aio.EOF:
+            while (message := await rpc.read()) is not grpc.aio.EOF and not message.end:
                 if message.data and not bodiless:
                     await send({"type": "http.response.body", "body": message.data, "more_body": True})
+            if message is grpc.aio.EOF:
+                log.info("a Worker's response ended without its end")
+                return
         except grpc.aio.AioRpcError as error:
             # Too late for a status: the server cuts the connection of a response that is left open.
             log.info("a Worker's response broke off", extra={"reason": from_rpc_error(error).reason})

@@ -77,6 +77,9 @@ class Fake:
         if name in self.refusals:
             raise self.refusals[name]
 
+    def reset(self) -> None:
+        self.__dict__.update(type(self)().__dict__)
+
     def last(self, name: str) -> Any:
         return next(request for method, request in reversed(self.calls) if method == name)
 
@@ -361,11 +364,15 @@ class _Invocation(invocation_pb2_grpc.InvocationServiceServicer):
         head = (await anext(parts)).head
         self._fake.seen("Fetch", head, context)
         if head.hostname != "hello.workers.localhost":
-            raise SaiseiError("not_found", "no Endpoint has this hostname")
+            refusal = invocation_pb2.Refusal(reason="not_found", detail="no Endpoint has this hostname")
+            yield invocation_pb2.FetchResponse(refusal=refusal)
+            return
         self._fake.open_fetches += 1
         try:
             async for answer in self._answers(head, parts):
                 yield answer
+            yield invocation_pb2.FetchResponse(end=True)
+            await asyncio.sleep(30)
         finally:
             self._fake.open_fetches -= 1
 
@@ -375,6 +382,8 @@ class _Invocation(invocation_pb2_grpc.InvocationServiceServicer):
             case "echo":
                 yield _head(200, ("content-type", "application/octet-stream"))
                 async for part in parts:
+                    if part.end:
+                        break
                     if part.data:
                         self._fake.received += part.data
                         yield invocation_pb2.FetchResponse(data=part.data)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -10,13 +12,14 @@ import grpc
 from saisei.runtime.v1 import invocation_pb2 as pb
 from saisei.runtime.v1 import invocation_pb2_grpc as rpc
 from saisei_contract.errors import SaiseiError
-from saisei_runtime.isolates.port import FetchHead
+from saisei_runtime.isolates.port import FetchHead, FetchResult
 from saisei_runtime.serving.invoke import Serving
 from saisei_service.credentials import require_service
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 CHUNK_BYTES = 64 * 1024
+CLIENT_ENDS_WITHIN_SECONDS = 30.0
 
 
 class InvocationServicer(rpc.InvocationServiceServicer):
@@ -32,30 +35,38 @@ class InvocationServicer(rpc.InvocationServiceServicer):
         first = await anext(parts, None)
         if first is None or first.WhichOneof("part") != "head":
             raise SaiseiError("invalid_request", "the first message of an exchange is its head")
-        head = first.head
-        result = await self._serving.fetch(
-            head.hostname,
-            FetchHead(
-                method=head.method,
-                url=head.url,
-                headers=[(header.name, header.value) for header in head.headers],
-                body=_body(parts) if head.has_body else None,
-            ),
-        )
         try:
-            yield pb.FetchResponse(
-                head=pb.ResponseHead(
-                    status=result.status,
-                    headers=[pb.Header(name=name, value=value) for name, value in result.headers],
-                    has_body=True,
-                )
-            )
-            async for chunk in result.body:
-                for start in range(0, len(chunk), CHUNK_BYTES):
-                    yield pb.FetchResponse(data=chunk[start : start + CHUNK_BYTES])
-        finally:
-            if isinstance(result.body, AsyncGenerator):
-                await result.body.aclose()
+            result = await self._serving.fetch(first.head.hostname, _fetch_head(first.head, parts))
+        except SaiseiError as error:
+            yield pb.FetchResponse(refusal=pb.Refusal(reason=error.reason, detail=error.detail))
+        else:
+            async with aclosing(_response(result)) as messages:
+                async for message in messages:
+                    yield message
+        # The client ends the call, which cancels this.
+        await asyncio.sleep(CLIENT_ENDS_WITHIN_SECONDS)
+
+
+def _fetch_head(head: pb.RequestHead, parts: AsyncIterator[pb.FetchRequest]) -> FetchHead:
+    return FetchHead(
+        method=head.method,
+        url=head.url,
+        headers=[(header.name, header.value) for header in head.headers],
+        body=_body(parts) if head.has_body else None,
+    )
+
+
+async def _response(result: FetchResult) -> AsyncGenerator[pb.FetchResponse, None]:
+    headers = [pb.Header(name=name, value=value) for name, value in result.headers]
+    try:
+        yield pb.FetchResponse(head=pb.ResponseHead(status=result.status, headers=headers, has_body=True))
+        async for chunk in result.body:
+            for start in range(0, len(chunk), CHUNK_BYTES):
+                yield pb.FetchResponse(data=chunk[start : start + CHUNK_BYTES])
+        yield pb.FetchResponse(end=True)
+    finally:
+        if isinstance(result.body, AsyncGenerator):
+            await result.body.aclose()
 
 
 async def _body(parts: AsyncIterator[pb.FetchRequest]) -> AsyncIterator[bytes]:

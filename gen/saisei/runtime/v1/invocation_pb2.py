@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"saisei/runtime/v1/invocation.proto\x12\x11saisei.runtime.v1\"e\n\x0c\x46\x65tchRequest\x12.\n\x04head\x18\x01 \x01(\x0b\x32\x1e.saisei.runtime.v1.RequestHeadH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x42\x06\n\x04part\"z\n\x0bRequestHead\x12\x10\n\x08hostname\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0b\n\x03url\x18\x03 \x01(\t\x12*\n\x07headers\x18\x04 \x03(\x0b\x32\x19.saisei.runtime.v1.Header\x12\x10\n\x08has_body\x18\x05 \x01(\x08\"%\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"X\n\rFetchResponse\x12/\n\x04head\x18\x01 \x01(\x0b\x32\x1f.saisei.runtime.v1.ResponseHeadH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\\\n\x0cResponseHead\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12*\n\x07headers\x18\x02 \x03(\x0b\x32\x19.saisei.runtime.v1.Header\x12\x10\n\x08has_body\x18\x03 \x01(\x08\x32\x63\n\x11InvocationService\x12N\n\x05\x46\x65tch\x12\x1f.saisei.runtime.v1.FetchRequest\x1a .saisei.runtime.v1.FetchResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"saisei/runtime/v1/invocation.proto\x12\x11saisei.runtime.v1\"e\n\x0c\x46\x65tchRequest\x12.\n\x04head\x18\x01 \x01(\x0b\x32\x1e.saisei.runtime.v1.RequestHeadH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x42\x06\n\x04part\"z\n\x0bRequestHead\x12\x10\n\x08hostname\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0b\n\x03url\x18\x03 \x01(\t\x12*\n\x07headers\x18\x04 \x03(\x0b\x32\x19.saisei.runtime.v1.Header\x12\x10\n\x08has_body\x18\x05 \x01(\x08\"%\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x96\x01\n\rFetchResponse\x12/\n\x04head\x18\x01 \x01(\x0b\x32\x1f.saisei.runtime.v1.ResponseHeadH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x12-\n\x07refusal\x18\x04 \x01(\x0b\x32\x1a.saisei.runtime.v1.RefusalH\x00\x42\x06\n\x04part\")\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\\\n\x0cResponseHead\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12*\n\x07headers\x18\x02 \x03(\x0b\x32\x19.saisei.runtime.v1.Header\x12\x10\n\x08has_body\x18\x03 \x01(\x08\x32\x63\n\x11InvocationService\x12N\n\x05\x46\x65tch\x12\x1f.saisei.runtime.v1.FetchRequest\x1a .saisei.runtime.v1.FetchResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,10 +37,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REQUESTHEAD']._serialized_end=282
   _globals['_HEADER']._serialized_start=284
   _globals['_HEADER']._serialized_end=321
-  _globals['_FETCHRESPONSE']._serialized_start=323
-  _globals['_FETCHRESPONSE']._serialized_end=411
-  _globals['_RESPONSEHEAD']._serialized_start=413
-  _globals['_RESPONSEHEAD']._serialized_end=505
-  _globals['_INVOCATIONSERVICE']._serialized_start=507
-  _globals['_INVOCATIONSERVICE']._serialized_end=606
+  _globals['_FETCHRESPONSE']._serialized_start=324
+  _globals['_FETCHRESPONSE']._serialized_end=474
+  _globals['_REFUSAL']._serialized_start=476
+  _globals['_REFUSAL']._serialized_end=517
+  _globals['_RESPONSEHEAD']._serialized_start=519
+  _globals['_RESPONSEHEAD']._serialized_end=611
+  _globals['_INVOCATIONSERVICE']._serialized_start=613
+  _globals['_INVOCATIONSERVICE']._serialized_end=712
 # @@protoc_insertion_point(module_scope)

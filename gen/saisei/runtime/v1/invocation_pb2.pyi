@@ -110,24 +110,60 @@ class FetchResponse(_message.Message):
 
     HEAD_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
+    """≤ 64 KiB."""
+    end: _builtins.bool
+    """The response is complete: the client now ends the call. A call that ends without it was cut off. The runtime leaves the
+    call open until then, because a client whose write meets an ended call loses what it had not read yet.
+    """
     @_builtins.property
     def head(self) -> Global___ResponseHead: ...
+    @_builtins.property
+    def refusal(self) -> Global___Refusal:
+        """Instead of a head: delivery could not start. Said in the stream for the same reason."""
+
     def __init__(
         self,
         *,
         head: Global___ResponseHead | None = ...,
         data: _builtins.bytes = ...,
+        end: _builtins.bool = ...,
+        refusal: Global___Refusal | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "head", b"head", "part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "head", b"head", "part", b"part", "refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "head", b"head", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "head", b"head", "part", b"part", "refusal", b"refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["head", "data"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["head", "data", "end", "refusal"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
 Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
+
+@_typing.final
+class Refusal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """not_found (no Endpoint has this hostname) or backend_unavailable."""
+    detail: _builtins.str
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
 @_typing.final
 class ResponseHead(_message.Message):

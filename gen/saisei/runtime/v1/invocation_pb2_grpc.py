@@ -48,8 +48,8 @@ class InvocationServiceServicer:
 
     def Fetch(self, request_iterator, context):
         """One HTTP exchange with the Worker behind a hostname; both bodies stream. The first message of each direction is the head.
-        Called by the gateway with the service credential. Fails with: not_found (no Endpoint has this hostname),
-        backend_unavailable (delivery cannot start). An uncaught error of the Worker is a 500 response (MW-23).
+        Called by the gateway with the service credential. Fails with: unauthenticated, invalid_request; a delivery that cannot
+        start is a Refusal. An uncaught error of the Worker is a 500 response (MW-23).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,8 +35,8 @@ class InvocationServiceStub:
     def __new__(cls, channel: _aio.Channel) -> InvocationServiceAsyncStub: ...
     Fetch: _grpc.StreamStreamMultiCallable[_invocation_pb2.FetchRequest, _invocation_pb2.FetchResponse]
     """One HTTP exchange with the Worker behind a hostname; both bodies stream. The first message of each direction is the head.
-    Called by the gateway with the service credential. Fails with: not_found (no Endpoint has this hostname),
-    backend_unavailable (delivery cannot start). An uncaught error of the Worker is a 500 response (MW-23).
+    Called by the gateway with the service credential. Fails with: unauthenticated, invalid_request; a delivery that cannot
+    start is a Refusal. An uncaught error of the Worker is a 500 response (MW-23).
     """
 
 @_typing.type_check_only
@@ -46,8 +46,8 @@ class InvocationServiceAsyncStub(InvocationServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Fetch: _aio.StreamStreamMultiCallable[_invocation_pb2.FetchRequest, _invocation_pb2.FetchResponse]  # type: ignore[assignment]
     """One HTTP exchange with the Worker behind a hostname; both bodies stream. The first message of each direction is the head.
-    Called by the gateway with the service credential. Fails with: not_found (no Endpoint has this hostname),
-    backend_unavailable (delivery cannot start). An uncaught error of the Worker is a 500 response (MW-23).
+    Called by the gateway with the service credential. Fails with: unauthenticated, invalid_request; a delivery that cannot
+    start is a Refusal. An uncaught error of the Worker is a 500 response (MW-23).
     """
 
 class InvocationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -60,8 +60,8 @@ class InvocationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_invocation_pb2.FetchResponse], _abc.AsyncIterator[_invocation_pb2.FetchResponse]]:
         """One HTTP exchange with the Worker behind a hostname; both bodies stream. The first message of each direction is the head.
-        Called by the gateway with the service credential. Fails with: not_found (no Endpoint has this hostname),
-        backend_unavailable (delivery cannot start). An uncaught error of the Worker is a 500 response (MW-23).
+        Called by the gateway with the service credential. Fails with: unauthenticated, invalid_request; a delivery that cannot
+        start is a Refusal. An uncaught error of the Worker is a 500 response (MW-23).
         """
 
 def add_InvocationServiceServicer_to_server(servicer: InvocationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
