@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import grpc
 from saisei.common.v1.common_pb2 import Principal
 from saisei.control.v1 import access_pb2
 from saisei_contract.errors import SaiseiError
+from saisei_gateway.shared import Shared
 from saisei_service.credentials import Metadata, service_metadata, user_metadata
 from saisei_service.rpc_errors import from_rpc_error
 
@@ -73,13 +73,13 @@ def bearer_token(authorization: Sequence[str]) -> str:
 
 
 class Authenticator:
-    """Asks the control service and remembers its answer for 2 s; equal questions at the same time are asked once."""
+    """Asks the control service, and remembers its answer for 2 s."""
 
     def __init__(self, stub: AccessServiceAsyncStub, credential: str) -> None:
         self._stub = stub
         self._metadata = service_metadata(credential)
         self._known: dict[str, tuple[float, Caller]] = {}
-        self._asked: dict[str, asyncio.Task[Caller]] = {}
+        self._asking = Shared[str, Caller](self._ask)
 
     async def caller(self, authorization: Sequence[str]) -> Caller:
         """SaiseiError unauthenticated, or backend_unavailable when the control service does not answer."""
@@ -87,12 +87,7 @@ class Authenticator:
         known = self._known.get(token)
         if known is not None and known[0] > time.monotonic():
             return known[1]
-        task = self._asked.get(token)
-        if task is None:
-            task = asyncio.create_task(self._ask(token))
-            self._asked[token] = task
-            task.add_done_callback(lambda _: self._asked.pop(token, None))
-        return await asyncio.shield(task)
+        return await self._asking.of(token)
 
     async def _ask(self, token: str) -> Caller:
         asked_at = time.monotonic()

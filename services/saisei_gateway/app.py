@@ -3,6 +3,10 @@
 Starlette's requests and responses on uvicorn (uvloop, httptools). Paths are matched here and not by Starlette's router,
 which decodes them first and so could not tell an instance id with a slash from two segments.
 
+Granian 2.8 was measured beside uvicorn 0.54 (TLS, one process, 2 shared cores): 31 µs CPU for a small answer against
+39, 5.2 µs for a server-sent event against 5.7, 76 MB against 33. uvicorn stays: a request costs ten times that in gRPC,
+and it runs in our event loop, lets us answer malformed HTTP with a problem, bound heads, and end streams on a stop.
+
 The order of checks is H-035: route, method, credential, permission class; the handlers go on with query, headers, body.
 """
 

@@ -50,14 +50,14 @@ async def run(settings: GatewaySettings) -> None:
 async def serving(settings: GatewaySettings) -> AsyncIterator[tuple[HttpServer, Gateway]]:
     """The gateway while the block runs; then event streams end at once, other exchanges within `shutdown_seconds`."""
     control, runtime = open_channel(settings.control()), open_channel(settings.runtime())
-    stubs = backends(control, runtime)
+    stubs, credential = backends(control, runtime), settings.credential()
     gateway = Gateway(
         settings=settings,
         backends=stubs,
-        authenticator=Authenticator(stubs.access, settings.credential()),
+        authenticator=Authenticator(stubs.access, credential),
         terms=Terms(stubs.support, settings),
         metrics=Metrics(),
-        service_metadata=service_metadata(settings.credential()),
+        service_metadata=service_metadata(credential),
     )
     server = HttpServer(
         GatewayApp(gateway),

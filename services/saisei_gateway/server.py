@@ -8,7 +8,6 @@ import ssl
 from asyncio import TimerHandle
 from collections.abc import Callable, Iterator
 from socket import socket
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -121,6 +120,7 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
         self._on_stop = on_stop
+        self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -130,8 +130,16 @@ class HttpServer(uvicorn.Server):
         self._on_stop()
         await super().shutdown(sockets)
 
-    def stop(self, *_: Any) -> None:
+    async def main_loop(self) -> None:
+        """Wakes once a second for the Date header, and at once to stop; uvicorn's own loop wakes ten times a second."""
+        while not self.should_exit:
+            await self.on_tick(0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 1.0)
+
+    def stop(self) -> None:
         self.should_exit = True
+        self._stopping.set()
 
     @property
     def port(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 import ssl
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -71,24 +73,25 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
-def run_host(tmp_path: Path, certificates: Certificates) -> HostFactory:
+@pytest.fixture(scope="session")
+def run_host(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> HostFactory:
     """Starts a Host with settings of the test's own."""
 
     @asynccontextmanager
     async def run(**overrides: Any) -> AsyncIterator[Host]:
-        (tmp_path / "service.key").write_text(CREDENTIAL + "\n")
+        folder = tmp_path_factory.mktemp("host")
+        (folder / "service.key").write_text(CREDENTIAL + "\n")
         control, runtime = FakeControl(), FakeRuntime()
         servers = {"control": RpcServer(), "runtime": RpcServer()}
         control.register(servers["control"])
         runtime.register(servers["runtime"])
         for name, server in servers.items():
-            await server.start([f"unix:{tmp_path}/{name}.sock"])
+            await server.start([f"unix:{folder}/{name}.sock"])
         port = free_port()
         settings = GatewaySettings(
-            data_dir=tmp_path,
-            control_address=f"unix:{tmp_path}/control.sock",
-            runtime_address=f"unix:{tmp_path}/runtime.sock",
+            data_dir=folder,
+            control_address=f"unix:{folder}/control.sock",
+            runtime_address=f"unix:{folder}/runtime.sock",
             gateway_listen=f"127.0.0.1:{port}",
             public_origin=f"https://localhost:{port}",
             tls_cert_file=certificates.cert_file,
@@ -96,16 +99,14 @@ def run_host(tmp_path: Path, certificates: Certificates) -> HostFactory:
             **{"shutdown_seconds": 2, **overrides},
         )
         tls = ssl.create_default_context(cafile=str(certificates.ca_file))
-        async with (
-            serving(settings) as (http, gateway),
-            httpx.AsyncClient(
-                verify=tls,
-                base_url=settings.public_origin,
-                headers={"authorization": "Bearer writer"},
-                timeout=10,
-                trust_env=False,
-            ) as client,
-        ):
+        client = httpx.AsyncClient(
+            verify=tls,
+            base_url=settings.public_origin,
+            headers={"authorization": "Bearer writer"},
+            timeout=10,
+            trust_env=False,
+        )
+        async with serving(settings) as (http, gateway), client:
             yield Host(settings, http, gateway, control, runtime, client, tls, servers)
         for server in servers.values():
             await server.stop(0)
@@ -113,7 +114,29 @@ def run_host(tmp_path: Path, certificates: Certificates) -> HostFactory:
     return run
 
 
-@pytest.fixture
-async def host(run_host: HostFactory) -> AsyncIterator[Host]:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_host(run_host: HostFactory) -> AsyncIterator[Host]:
     async with run_host() as running:
         yield running
+
+
+@pytest.fixture
+def host(shared_host: Host) -> Host:
+    """One Host for all tests that leave it whole, with fakes as new."""
+    shared_host.control.reset()
+    shared_host.runtime.reset()
+    return shared_host
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def own_host(run_host: HostFactory) -> AsyncIterator[Host]:
+    """A Host that the test may break."""
+    async with run_host() as running:
+        yield running
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests share the loop of the Host that they share."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and inspect.iscoroutinefunction(getattr(item, "function", None)):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)

@@ -195,17 +195,17 @@ async def test_disconnect_frees_the_stream(host: Host) -> None:
     await eventually(lambda: host.gateway.metrics.open_streams("events") == 0)
 
 
-async def test_stop_ends_streams_at_once(host: Host) -> None:
+async def test_stop_ends_streams_at_once(own_host: Host) -> None:
     """S-13, design 6: a stop cuts event streams without waiting for their end, and says no end."""
-    await with_history(host, "workflow_queued")
-    async with host.client.stream("GET", EVENTS, headers=LINES) as response:
+    await with_history(own_host, "workflow_queued")
+    async with own_host.client.stream("GET", EVENTS, headers=LINES) as response:
         lines = records(response)
         await anext(lines)
         began = time.monotonic()
-        host.server.stop()
+        own_host.server.stop()
         assert [line async for line in lines] == []
         assert time.monotonic() - began < 1
-    await eventually(lambda: host.runtime.open_streams == 0)
+    await eventually(lambda: own_host.runtime.open_streams == 0)
 
 
 async def test_slow_reader_blocks_nobody(host: Host) -> None:

@@ -81,18 +81,18 @@ async def test_capability_that_is_not_advertised(host: Host, method: str, path: 
     assert_problem(await host.client.request(method, ROOT + path), 404, "capability_unavailable")
 
 
-async def test_replenishment(host: Host) -> None:
+async def test_replenishment(own_host: Host) -> None:
     """H-026, H-032, H-154: where it is advertised it takes the envelope alone; an ended Operation takes no inputs."""
-    host.control.private_inputs = True
+    own_host.control.private_inputs = True
     url = ROOT + "/operations/op-1/private-inputs"
-    assert_problem(await host.client.get(url), 405, "method_not_allowed")
+    assert_problem(await own_host.client.get(url), 405, "method_not_allowed")
     for body in ({}, {"privateInputs": None}, {"privateInputs": {"A": 1}}, {"privateInputs": {}, "x": 1}):
-        assert_problem(await host.client.put(url, json=body), 400, "invalid_request")
-    response = await host.client.put(url, json={"privateInputs": {"A": "secret"}})
+        assert_problem(await own_host.client.put(url, json=body), 400, "invalid_request")
+    response = await own_host.client.put(url, json={"privateInputs": {"A": "secret"}})
     assert assert_problem(response, 409, "private_inputs_unverifiable")["operationId"] == "op-1"
     assert "secret" not in response.text
-    host.control.mutation = operation(pb.OPERATION_STATUS_SUCCEEDED)
-    assert_problem(await host.client.put(url, json={"privateInputs": {}}), 409, "operation_terminal")
+    own_host.control.mutation = operation(pb.OPERATION_STATUS_SUCCEEDED)
+    assert_problem(await own_host.client.put(url, json={"privateInputs": {}}), 409, "operation_terminal")
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Basic abc", "Bearer bad token", "Bearer unknown"])
@@ -107,12 +107,12 @@ async def test_unauthenticated(host: Host, authorization: str | None) -> None:
     assert response.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_authentication_is_remembered_for_two_seconds(host: Host) -> None:
+async def test_authentication_is_remembered_for_two_seconds(own_host: Host) -> None:
     """H-044: one question for many requests of a token; the services get the token itself."""
     for _ in range(5):
-        assert (await host.client.get(ROOT + "/resources/r-1")).status_code == 200
-    assert host.control.count("Authenticate") == 1
-    assert host.control.metadata[-1]["authorization"] == "Bearer writer"
+        assert (await own_host.client.get(ROOT + "/resources/r-1")).status_code == 200
+    assert own_host.control.count("Authenticate") == 1
+    assert own_host.control.metadata[-1]["authorization"] == "Bearer writer"
 
 
 async def test_permission_class(host: Host) -> None:
@@ -356,11 +356,11 @@ async def test_refusals_of_control(host: Host) -> None:
     assert int(response.headers["retry-after"]) > 0
 
 
-async def test_control_is_away(host: Host) -> None:
+async def test_control_is_away(own_host: Host) -> None:
     """H-180, H-181: a service that is away is 503 temporarily_unavailable with Retry-After."""
-    await host.client.get(ROOT + "/resources/r-1")
-    await host.servers["control"].stop(0)
-    response = await host.client.get(ROOT + "/resources/r-1")
+    await own_host.client.get(ROOT + "/resources/r-1")
+    await own_host.servers["control"].stop(0)
+    response = await own_host.client.get(ROOT + "/resources/r-1")
     assert_problem(response, 503, "temporarily_unavailable")
     assert int(response.headers["retry-after"]) > 0
 

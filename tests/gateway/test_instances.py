@@ -140,19 +140,19 @@ async def test_bad_instance_query(host: Host, query: str) -> None:
     assert_problem(await host.client.get(f"{INSTANCES}?{query}"), 400, "invalid_request")
 
 
-async def test_errors_of_instances(host: Host) -> None:
+async def test_errors_of_instances(own_host: Host) -> None:
     """W-027, W-065, W-071, design 6: problems use the Binding's names as code, also when the runtime is away."""
-    assert_problem(await host.client.get(url("none")), 404, "unknown_instance")
-    host.runtime.add(pb.Instance(id="i", status=pb.INSTANCE_STATUS_RUNNING))
+    assert_problem(await own_host.client.get(url("none")), 404, "unknown_instance")
+    own_host.runtime.add(pb.Instance(id="i", status=pb.INSTANCE_STATUS_RUNNING))
     for reason, status in (("instance_terminal", 409), ("event_queue_full", 409), ("document_too_large", 413)):
-        host.runtime.refusals["SendEvent"] = SaiseiError(reason)
-        assert_problem(await host.client.post(url("i", "/events"), json={"type": "t"}), status, reason)
-    host.runtime.refusals["Terminate"] = SaiseiError("backend_unavailable")
-    response = await host.client.post(url("i", ":terminate"))
+        own_host.runtime.refusals["SendEvent"] = SaiseiError(reason)
+        assert_problem(await own_host.client.post(url("i", "/events"), json={"type": "t"}), status, reason)
+    own_host.runtime.refusals["Terminate"] = SaiseiError("backend_unavailable")
+    response = await own_host.client.post(url("i", ":terminate"))
     assert_problem(response, 503, "backend_unavailable")
     assert int(response.headers["retry-after"]) > 0
-    await host.servers["runtime"].stop(0)
-    assert_problem(await host.client.get(url("i")), 503, "backend_unavailable")
+    await own_host.servers["runtime"].stop(0)
+    assert_problem(await own_host.client.get(url("i")), 503, "backend_unavailable")
 
 
 async def test_send_event(host: Host) -> None:

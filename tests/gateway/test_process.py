@@ -69,14 +69,14 @@ async def test_admin_port(run_host: HostFactory) -> None:
         assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 503
 
 
-async def test_stop_lets_exchanges_finish(host: Host) -> None:
+async def test_stop_lets_exchanges_finish(own_host: Host) -> None:
     """Design 6: a stop takes no new connection and lets an open exchange come to its end."""
-    response = await host.worker("GET", "/hang")
+    response = await own_host.worker("GET", "/hang")
     chunks = response.aiter_raw()
     await anext(chunks)
-    host.server.stop()
-    await eventually(host.gateway.draining.is_set)
-    host.runtime.release.set()
+    own_host.server.stop()
+    await eventually(own_host.gateway.draining.is_set)
+    own_host.runtime.release.set()
     assert [chunk async for chunk in chunks] == [b"last"]
 
 

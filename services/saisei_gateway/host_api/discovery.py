@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from saisei_contract.wire import discovery_json
 from saisei_gateway.backends import answer_of
 from saisei_gateway.host_api.respond import json_response
 from saisei_gateway.settings import GatewaySettings
+from saisei_gateway.shared import Shared
 
 if TYPE_CHECKING:
     from saisei.control.v1.resources_pb2_grpc import SupportServiceAsyncStub
@@ -34,23 +34,20 @@ class Terms:
         self._settings = settings
         self._known: DiscoveryRecord | None = None
         self._fresh_until = 0.0
-        self._asking = asyncio.Lock()
+        self._asking = Shared[None, DiscoveryRecord](lambda _: self._ask())
 
     async def current(self) -> DiscoveryRecord:
         """SaiseiError backend_unavailable when the control service was never heard of."""
         if self._known is not None and time.monotonic() < self._fresh_until:
             return self._known
-        async with self._asking:
-            if self._known is not None and time.monotonic() < self._fresh_until:
-                return self._known
-            try:
-                self._known = await self._ask()
-            except SaiseiError as error:
-                if self._known is None:
-                    raise
-                log.warning("the terms of the Host could not be refreshed", extra={"reason": error.reason})
-            self._fresh_until = time.monotonic() + REFRESH_SECONDS
-            return self._known
+        try:
+            self._known = await self._asking.of(None)
+        except SaiseiError as error:
+            if self._known is None:
+                raise
+            log.warning("the terms of the Host could not be refreshed", extra={"reason": error.reason})
+        self._fresh_until = time.monotonic() + REFRESH_SECONDS
+        return self._known
 
     async def _ask(self) -> DiscoveryRecord:
         answer = await answer_of(
