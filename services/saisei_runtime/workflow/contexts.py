@@ -47,6 +47,7 @@ class Run:
 
     incarnation: str
     workflow_uid: str
+    instance_id: str
     worker_uid: str
     version_uid: str
     epoch: int
@@ -86,8 +87,15 @@ class Contexts:
         self.runs = runs
         self._by_context: dict[str, Run] = {}
         self._starting: set[asyncio.Task[None]] = set()
+        # How many claims have come to a start, since the process began.
+        self.begun = 0
         self._tick: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
+
+    @property
+    def starting(self) -> bool:
+        """Whether some claimed instance has no context yet."""
+        return bool(self._starting)
 
     # --- starting ---
 
@@ -97,6 +105,7 @@ class Contexts:
         run = Run(
             instance.incarnation,
             instance.workflow_uid,
+            instance.instance_id,
             worker_uid,
             instance.version_uid,
             instance.epoch,
@@ -105,6 +114,7 @@ class Contexts:
             instance.deadline_at_ms,
             instance.lease_until_ms,
         )
+        self.begun += 1
         self.runs[run.incarnation] = run
         self._by_context[run.context_id] = run
         task = asyncio.get_running_loop().create_task(self._start(run, instance, class_name))
@@ -165,7 +175,11 @@ class Contexts:
         if run is None:
             return
         level = logging.DEBUG if end.proof.kind is ProofKind.QUIESCENT else logging.INFO
-        _log.log(level, "context %s stopped, %s, %.1f ms", context_id, end.proof.kind.value, end.proof.milliseconds)
+        if _log.isEnabledFor(level):
+            about = {"context": context_id, "workflow_uid": run.workflow_uid, "instance_id": run.instance_id}
+            proof = {"proof": end.proof.kind.value, "stop_ms": round(end.proof.milliseconds, 3)}
+            # Before its end is committed, and so before anyone can see it (W-014).
+            _log.log(level, "the instance's code has stopped", extra=about | proof)
         self._forget(run)
         self._ended(run, end)
 
