@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 from starlette.requests import Request
@@ -30,16 +30,29 @@ async def put_artifact(call: Call) -> Response:
     if not is_sha256(digest):
         raise SaiseiError("invalid_request", "The digest in the path must be 64 lower-case hexadecimal digits.")
     rpc = call.backends.artifacts.PutArtifact(metadata=call.metadata)
+    whole = True
     try:
-        # A write fails when the other side has ended the call; its status, asked for below, says why.
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            async for message in _messages(call.request, digest):
-                await rpc.write(message)
-            await rpc.done_writing()
+        whole = await _write_all(rpc, call.request, digest)
         answer = await answer_of(rpc)
+    except SaiseiError as error:
+        if error.reason == "internal_error" and not whole:
+            # A write that meets an ended call can hide the status that ended it.
+            raise SaiseiError("backend_unavailable", "The upload was cut off; try again.") from None
+        raise
     finally:
         rpc.cancel()
     return json_response({"sha256": answer.sha256, "size": answer.size_bytes}, 201 if answer.created else 200)
+
+
+async def _write_all(rpc: Any, request: Request, digest: str) -> bool:
+    """Whether everything was written. Otherwise the other side has ended the call, and its status says why."""
+    try:
+        async for message in _messages(request, digest):
+            await rpc.write(message)
+        await rpc.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return False
+    return True
 
 
 async def _messages(request: Request, digest: str) -> AsyncIterator[pb.PutArtifactRequest]:

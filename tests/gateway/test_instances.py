@@ -227,7 +227,15 @@ async def test_refused_artifacts(host: Host) -> None:
     large = await raw(host, head.encode(), until=b"}")
     assert large.startswith(b"HTTP/1.1 413 ")
     host.control.refusals["PutArtifact"] = SaiseiError("invalid_request", "the bytes do not match the digest")
-    assert_problem(await host.client.put(good, content=b"x" * 3_000_000), 400, "invalid_request")
+    assert_problem(await host.client.put(good, content=b"x"), 400, "invalid_request")
+
+
+async def test_upload_that_is_refused_early(host: Host) -> None:
+    """H-181, AR-09: a call that ends in the middle of an upload is a refusal or a reason to try again, never a 500."""
+    host.control.refusals["PutArtifact"] = SaiseiError("forbidden", "no write right")
+    for size in range(1, 40):
+        response = await host.client.put("/artifacts/v1/sha256/" + "0" * 64, content=b"x" * (50_000 * size))
+        assert response.json()["code"] in {"forbidden", "backend_unavailable"}
 
 
 async def test_oversized_artifact_while_streaming(host: Host) -> None:
