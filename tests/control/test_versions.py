@@ -7,7 +7,7 @@ import json
 import grpc
 import pytest
 from sqlalchemy import select
-from tests.control.kit import Builder, Client, Kit, Refused, eventually, ref, refused
+from tests.control.kit import Builder, Client, Kit, Refused, deployment_spec, eventually, ref, refused
 
 from saisei.control.v1 import assignments_pb2
 from saisei.control.v1 import resources_pb2 as pb
@@ -189,3 +189,23 @@ async def test_a_version_is_not_deleted_while_code_may_run(kit: Kit, client: Cli
     assert (await client.get(uid)).phase == pb.PHASE_DELETING
     del kit.runtime.fails["Drain"]
     assert (await client.settled(operation)).status == pb.OPERATION_STATUS_SUCCEEDED
+
+
+async def test_lost_secrets_are_never_replaced_silently(kit: Kit, client: Client, build: Builder) -> None:
+    """WV-08, H-155: without the sealing key nothing is comparable, new values are refused and readiness is dropped."""
+    worker, bundle = await build.worker(), await build.bundle()
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": [], "requiredSensitiveVars": ["A"]}
+    key = client.key()
+    first = await client.settled(await client.create(VERSION, "version", spec, key=key, secrets={"A": "1"}))
+    uid = first.resource_uid
+    (kit.folder / "seal.key").unlink()
+    await kit.restart()
+    replay = await refused(client.create(VERSION, "version", spec, key=key, secrets={"A": "1"}))
+    assert replay.reason == "private_inputs_unverifiable"
+    given = await refused(client.update(uid, 1, spec, secrets={"A": "1"}))
+    assert given.reason == "private_inputs_unverifiable"
+    kept = await client.settled(await client.update(uid, 1, spec))
+    assert (kept.status, kept.error.code) == (pb.OPERATION_STATUS_FAILED, "secrets_unavailable")
+    assert (await client.get(uid)).observed_json == "{}"
+    deployment = client.create(urls.WORKER_DEPLOYMENT, "live", deployment_spec(worker, uid))
+    assert (await refused(deployment)).reason == "dependency_conflict"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from cryptography.exceptions import InvalidTag
 from sqlalchemy import Connection
 
 from saisei.control.v1 import assignments_pb2 as pb
@@ -17,7 +16,7 @@ from saisei_contract.grammar import is_name, is_sha256
 from saisei_control.api.callers import Context
 from saisei_control.artifacts.custody import Custody, Held, resource_owner
 from saisei_control.assignments.watch import Replicas
-from saisei_control.secrets.vault import Vault
+from saisei_control.secrets.vault import SecretsLost, Vault
 from saisei_control.store.rows import StoredResource, exact_spec, live_resource
 from saisei_control.store.store import Store
 from saisei_service.credentials import require_service
@@ -66,10 +65,8 @@ class AssignmentServicer(rpc.AssignmentServiceServicer):
 
         try:
             return pb.OpenSecretsResponse(values=await self._store.read(load))
-        except InvalidTag:
-            raise SaiseiError(
-                "backend_unavailable", "the Version's secrets cannot be opened with this Host's key"
-            ) from None
+        except SecretsLost:
+            raise SaiseiError("backend_unavailable", "the Version's secrets do not open with this Host's key") from None
 
     def _named(self, connection: Connection, request: pb.FetchArtifactRequest) -> Held | None:
         """A file of the Version's own bundle, also while the Version's Operation is unfinished."""

@@ -13,6 +13,7 @@ from saisei_control.api.callers import Callers, Context
 from saisei_control.api.convert import operation_message, resource_message
 from saisei_control.limits import MAX_PAGE_SIZE, MAX_REQUEST_BYTES
 from saisei_control.resources.accept import Acceptance
+from saisei_control.resources.check import off_loop
 from saisei_control.resources.read import ListQuery, Reader
 
 
@@ -27,7 +28,7 @@ class ResourceServicer(rpc.ResourceServiceServicer):
         caller.require_any_write()
         key = require_idempotency_key([request.idempotency_key])
         _check_size(request.ByteSize())
-        spec = parse_spec_text(request.spec_json)
+        spec = await off_loop(request.spec_json, lambda: parse_spec_text(request.spec_json))
         if not is_form_url(request.form):
             raise _invalid("form", "must be an ASCII absolute https URL without userinfo, query and fragment")
         wanted = CreateInput(
@@ -46,7 +47,8 @@ class ResourceServicer(rpc.ResourceServiceServicer):
         key = require_idempotency_key([request.idempotency_key])
         generation = _generation(request)
         _check_size(request.ByteSize())
-        wanted = UpdateInput(spec=parse_spec_text(request.spec_json), private_inputs=_private_inputs(request))
+        spec = await off_loop(request.spec_json, lambda: parse_spec_text(request.spec_json))
+        wanted = UpdateInput(spec=spec, private_inputs=_private_inputs(request))
         uid = _known(request.uid)
         return _answer(await self._acceptance.update(caller, key, uid, generation, wanted, request.spec_json))
 

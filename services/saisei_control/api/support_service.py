@@ -10,7 +10,7 @@ from saisei_contract.grammar import is_form_url
 from saisei_contract.wire import OPERATION_NAMES
 from saisei_control.api.callers import Callers, Context
 from saisei_control.limits import MAX_PAGE_SIZE, MAX_REQUEST_BYTES, REPLAY_WINDOW_SECONDS
-from saisei_control.resources.accept import takes_private_inputs
+from saisei_control.resources.check import takes_private_inputs
 
 
 class SupportServicer(rpc.SupportServiceServicer):

@@ -25,11 +25,15 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It ended, and what remains of it is known: `effect` is none or partial (H-112)."""
+    """It ended, and what remains of it is known: `effect` is none or partial (H-112).
+
+    `also` runs in the transaction that settles the Operation.
+    """
 
     code: str
     message: str
     effect: Effect = Effect.NONE
+    also: Callable[[Connection], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

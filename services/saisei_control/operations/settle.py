@@ -22,10 +22,12 @@ def settle(
         case Done():
             settled = machine.transition(record, machine.Succeed(), now_ms)
             _confirm(connection, settled, resource, outcome, now_ms)
-        case Failed(code, message, effect):
+        case Failed(code, message, effect, also):
             settled = machine.transition(record, machine.Fail(OperationFailure(code, message), effect), now_ms)
             phase = machine.phase_of(settled.action, settled.status)
             update_resource(connection, resource.uid, {"phase": phase.value})
+            if also is not None:
+                also(connection)
     return settled
 
 

@@ -1,14 +1,13 @@
-"""The one atomic acceptance of a mutation (H-082): checks in the order of H-035, then UID, name reservation,
-generation, Operation,
-idempotency record, reference edges and sealed secrets in a single transaction, before anything is touched.
+"""The one atomic acceptance of a mutation (H-082), with its checks in the order of H-035.
+
+UID, name reservation, generation, Operation, idempotency record, reference edges and sealed secrets are written in a
+single transaction, before anything is touched.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from sqlalchemy import Connection, insert
 
@@ -16,16 +15,16 @@ from saisei_contract import operations as machine
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import registry, urls
-from saisei_contract.forms.registry import AnyForm
 from saisei_contract.forms.worker_endpoint import endpoint_output
 from saisei_contract.records import Action, OperationRecord, Phase
 from saisei_contract.strict_json import JsonObject
 from saisei_contract.wire import CreateInput, UpdateInput
 from saisei_control.access.rights import Caller
 from saisei_control.resources.admission import admit, check_deletable, check_references
+from saisei_control.resources.check import CheckedSpec, check_create, check_update, off_loop, supported_form
 from saisei_control.resources.idempotency import Request, find_replay, register, request_digest
 from saisei_control.resources.references import add_edges
-from saisei_control.secrets.vault import Vault
+from saisei_control.secrets.vault import SecretsLost, Vault
 from saisei_control.store.rows import (
     StoredResource,
     dump,
@@ -39,17 +38,13 @@ from saisei_control.store.rows import (
 from saisei_control.store.schema import operations, resources
 from saisei_control.store.store import Store
 
-_Accept: TypeAlias = Callable[[Connection, StoredResource], OperationRecord]
-
 _LABEL_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _LABEL_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Accepts mutations. `previews`: creates of Forms that are hosted but not yet supported as a whole are taken
-    (H-053).
-    """
+    """Accepts mutations. `previews`: creates of Forms that do not hold as a whole yet are taken (H-053)."""
 
     store: Store
     vault: Vault
@@ -63,16 +58,17 @@ class Acceptance:
         body: JsonObject = {"form": wanted.form, "space": wanted.space, "name": wanted.name, "spec": wanted.spec}
         if wanted.offering is not None:
             body["offering"] = {"id": wanted.offering.id, "revision": wanted.offering.revision}
-        request = self._request(caller, key, "POST", "/resources", None, body, wanted.private_inputs)
+        digest = await off_loop(spec_json, lambda: request_digest("POST", "/resources", None, body))
+        request = Request(caller.principal, key, digest, self._mac(wanted.private_inputs))
         replay = await self.store.read(lambda connection: find_replay(connection, request))
         if replay is not None:
             return replay
-        form = self._supported(wanted.form)
+        form = supported_form(wanted.form, previews=self.previews)
         if wanted.offering is not None:
             raise SaiseiError("capability_required", "this Host has no Offerings; leave the field offering out")
-        self._check_private_inputs(form, wanted.spec, wanted.private_inputs, creating=True)
+        checked = await off_loop(spec_json, lambda: check_create(form, wanted.spec, wanted.private_inputs))
         return await self.store.write(
-            lambda connection: self._accept_create(connection, caller, request, form, wanted, spec_json)
+            lambda connection: self._accept_create(connection, caller, request, checked, wanted, spec_json)
         )
 
     async def update(
@@ -80,39 +76,42 @@ class Acceptance:
     ) -> OperationRecord:
         """H-100 … H-104."""
         body: JsonObject = {"spec": wanted.spec}
-        request = self._request(caller, key, "PUT", f"/resources/{uid}", generation, body, wanted.private_inputs)
-        return await self._mutate(
-            caller,
-            request,
-            uid,
-            lambda connection, stored: self._accept_update(
-                connection, caller, request, stored, generation, wanted, spec_json
-            ),
-        )
+        digest = await off_loop(spec_json, lambda: request_digest("PUT", f"/resources/{uid}", generation, body))
+        request = Request(caller.principal, key, digest, self._mac(wanted.private_inputs))
+        found = await self.store.read(lambda connection: _replay_or_resource(connection, caller, request, uid))
+        if isinstance(found, OperationRecord):
+            return found
+        seen = found
+        judged = await off_loop(spec_json, lambda: _judge_update(seen, wanted))
+
+        def work(connection: Connection) -> OperationRecord:
+            now = _replay_or_resource(connection, caller, request, uid)
+            if isinstance(now, OperationRecord):
+                return now
+            _check_current(connection, now, generation)
+            # What is current was judged above, unless it changed since.
+            verdict = judged if now.record.generation == seen.record.generation else _judge_update(now, wanted)
+            if isinstance(verdict, SaiseiError):
+                raise verdict
+            return self._accept_update(connection, caller, request, now, verdict, wanted, spec_json)
+
+        return await self.store.write(work)
 
     async def delete(self, caller: Caller, key: str, uid: str, generation: int) -> OperationRecord:
         """H-105 … H-109."""
-        request = self._request(caller, key, "DELETE", f"/resources/{uid}", generation, None, None)
-        return await self._mutate(
-            caller,
-            request,
-            uid,
-            lambda connection, stored: self._accept_delete(connection, request, stored, generation),
-        )
-
-    async def _mutate(self, caller: Caller, request: Request, uid: str, accept: _Accept) -> OperationRecord:
-        def replayed(connection: Connection) -> OperationRecord | None:
-            visible_for_writing(connection, caller, uid)
-            return find_replay(connection, request)
-
-        replay = await self.store.read(replayed)
-        if replay is not None:
-            return replay
+        digest = request_digest("DELETE", f"/resources/{uid}", generation, None)
+        request = Request(caller.principal, key, digest, None)
+        found = await self.store.read(lambda connection: _replay_or_resource(connection, caller, request, uid))
+        if isinstance(found, OperationRecord):
+            return found
 
         def work(connection: Connection) -> OperationRecord:
-            stored = visible_for_writing(connection, caller, uid)
-            again = find_replay(connection, request)
-            return again if again is not None else accept(connection, stored)
+            now = _replay_or_resource(connection, caller, request, uid)
+            if isinstance(now, OperationRecord):
+                return now
+            _check_current(connection, now, generation)
+            check_deletable(connection, uid)
+            return self._next(connection, request, now, Action.DELETE, {})
 
         return await self.store.write(work)
 
@@ -121,16 +120,15 @@ class Acceptance:
         connection: Connection,
         caller: Caller,
         request: Request,
-        form: AnyForm,
+        checked: CheckedSpec,
         wanted: CreateInput,
         spec_json: str,
     ) -> OperationRecord:
         again = find_replay(connection, request)
         if again is not None:
             return again
-        references = form.references(wanted.spec)
-        check_references(connection, caller, wanted.space, references)
-        admit(connection, form.validate(wanted.spec), own_uid=None)
+        check_references(connection, caller, wanted.space, checked.references)
+        admit(connection, checked.value, own_uid=None)
         if select_resources(connection, resources.c.space == wanted.space, resources.c.name == wanted.name, limit=1):
             raise SaiseiError("name_conflict", f"the name {wanted.name} is taken in the Space {wanted.space}")
         uid = f"r-{secrets.token_hex(16)}"
@@ -152,7 +150,7 @@ class Acceptance:
                 last_operation=operation.id,
             )
         )
-        add_edges(connection, uid, (reference.uid for reference in references))
+        add_edges(connection, uid, (reference.uid for reference in checked.references))
         if wanted.private_inputs:
             self.vault.store(connection, uid, wanted.private_inputs)
         self._insert(connection, operation, request)
@@ -164,31 +162,30 @@ class Acceptance:
         caller: Caller,
         request: Request,
         stored: StoredResource,
-        generation: int,
+        checked: CheckedSpec,
         wanted: UpdateInput,
         spec_json: str,
     ) -> OperationRecord:
-        _check_current(connection, stored, generation)
-        form = registry.form(stored.record.form)
-        self._check_private_inputs(form, wanted.spec, wanted.private_inputs, creating=False)
-        form.immutable(exact_spec(stored), wanted.spec)
-        if wanted.private_inputs is not None and dict(wanted.private_inputs) != self.vault.load(connection, stored.uid):
+        if wanted.private_inputs is not None:
+            self._check_kept_secrets(connection, stored.uid, wanted.private_inputs)
+        check_references(connection, caller, stored.record.space, checked.references)
+        admit(connection, checked.value, own_uid=stored.uid)
+        operation = self._next(connection, request, stored, Action.UPDATE, {"spec_json": spec_json})
+        add_edges(connection, stored.uid, (reference.uid for reference in checked.references))
+        return operation
+
+    def _check_kept_secrets(self, connection: Connection, uid: str, given: dict[str, str]) -> None:
+        """WV-07, WV-08: equal to the sealed ones; new values never pass for lost ones."""
+        try:
+            kept = self.vault.load(connection, uid)
+        except SecretsLost:
+            raise SaiseiError(
+                "private_inputs_unverifiable", "the stored private inputs do not open with this Host's key any more"
+            ) from None
+        if given != kept:
             raise SaiseiError(
                 "invalid_spec", "privateInputs differ from the stored ones; a changed secret needs a new Resource"
             )
-        references = form.references(wanted.spec)
-        check_references(connection, caller, stored.record.space, references)
-        admit(connection, form.validate(wanted.spec), own_uid=stored.uid)
-        operation = self._next(connection, request, stored, Action.UPDATE, {"spec_json": spec_json})
-        add_edges(connection, stored.uid, (reference.uid for reference in references))
-        return operation
-
-    def _accept_delete(
-        self, connection: Connection, request: Request, stored: StoredResource, generation: int
-    ) -> OperationRecord:
-        _check_current(connection, stored, generation)
-        check_deletable(connection, stored.uid)
-        return self._next(connection, request, stored, Action.DELETE, {})
 
     def _next(
         self,
@@ -231,40 +228,9 @@ class Acceptance:
         )
         register(connection, request, operation.id)
 
-    def _request(
-        self,
-        caller: Caller,
-        key: str,
-        method: str,
-        path: str,
-        generation: int | None,
-        body: JsonObject | None,
-        private_inputs: dict[str, str] | None,
-    ) -> Request:
-        return Request(
-            principal=caller.principal,
-            key=key,
-            digest=request_digest(method, path, generation, body),
-            secrets_mac=None if private_inputs is None else self.vault.mac(private_inputs),
-        )
-
-    def _supported(self, url: str) -> AnyForm:
-        form = registry.form(url)
-        if not (form.supported or (form.hosted and self.previews)):
-            raise SaiseiError("unsupported_form", f"this Host does not support the Form {form.name} {form.version} yet")
-        return form
-
-    def _check_private_inputs(
-        self, form: AnyForm, spec: JsonObject, private_inputs: dict[str, str] | None, *, creating: bool
-    ) -> None:
-        """H-151, then the spec itself, then H-152."""
-        if private_inputs is not None and not takes_private_inputs(form):
-            raise SaiseiError("capability_required", f"the Form {form.name} takes no privateInputs on this Host")
-        form.validate(spec)
-        features = form.unhosted_features(spec)
-        if features:
-            raise SaiseiError("capability_required", f"this Host does not offer yet: spec.{', spec.'.join(features)}")
-        form.check_private_inputs(spec, private_inputs, creating=creating)
+    def _mac(self, private_inputs: dict[str, str] | None) -> str | None:
+        """H-141."""
+        return None if private_inputs is None else self.vault.mac(private_inputs)
 
     def _output(self, form_url: str) -> JsonObject:
         """EP-03: an Endpoint's address is fixed at acceptance."""
@@ -274,9 +240,21 @@ class Acceptance:
         return endpoint_output(f"{label}.{self.workers_domain}")
 
 
-def takes_private_inputs(form: AnyForm) -> bool:
-    """F-07: WorkerVersion alone."""
-    return form.url == urls.WORKER_VERSION
+def _judge_update(stored: StoredResource, wanted: UpdateInput) -> CheckedSpec | SaiseiError:
+    """A refusal of the spec is a value: it is told only after tombstone, busy and generation were looked at (H-035)."""
+    try:
+        form = registry.form(stored.record.form)
+        return check_update(form, exact_spec(stored), wanted.spec, wanted.private_inputs)
+    except SaiseiError as refusal:
+        return refusal
+
+
+def _replay_or_resource(
+    connection: Connection, caller: Caller, request: Request, uid: str
+) -> OperationRecord | StoredResource:
+    """The Operation that the request became already, else the Resource or tombstone, visible to the caller (H-142)."""
+    stored = visible_for_writing(connection, caller, uid)
+    return find_replay(connection, request) or stored
 
 
 def visible_for_writing(connection: Connection, caller: Caller, uid: str) -> StoredResource:

@@ -38,21 +38,34 @@ def request_digest(method: str, path: str, generation: int | None, body: JsonObj
 def find_replay(connection: Connection, request: Request) -> OperationRecord | None:
     """The Operation that this request already became; None for a fresh key.
 
-    SaiseiError idempotency_conflict when the key belongs to another request (H-143).
+    SaiseiError idempotency_conflict when the key belongs to another request (H-143), private_inputs_unverifiable when
+    only the private inputs could tell and their comparison key is lost (H-155).
     """
     row = connection.execute(
         select(idempotency).where(idempotency.c.principal == request.principal, idempotency.c.key == request.key)
     ).first()
     if row is None:
         return None
-    same_secrets = hmac.compare_digest(row.secrets_mac or "", request.secrets_mac or "")
-    if row.request_digest != request.digest or not same_secrets:
-        raise SaiseiError(
-            "idempotency_conflict", "this Idempotency-Key was used for another request; send a new key for a new intent"
-        )
+    if row.request_digest != request.digest or (row.secrets_mac is None) != (request.secrets_mac is None):
+        raise _conflict()
+    if row.secrets_mac is not None and request.secrets_mac is not None:
+        if row.secrets_mac.partition(":")[0] != request.secrets_mac.partition(":")[0]:
+            raise SaiseiError(
+                "private_inputs_unverifiable",
+                "the original private inputs can no longer be compared on this Host; read the Operation instead",
+                {"operationId": row.operation_id},
+            )
+        if not hmac.compare_digest(row.secrets_mac, request.secrets_mac):
+            raise _conflict()
     operation = find_operation(connection, row.operation_id)
     assert operation is not None, "the replay mapping goes with its Operation"
     return operation.record
+
+
+def _conflict() -> SaiseiError:
+    return SaiseiError(
+        "idempotency_conflict", "this Idempotency-Key was used for another request; send a new key for a new intent"
+    )
 
 
 def register(connection: Connection, request: Request, operation_id: str) -> None:

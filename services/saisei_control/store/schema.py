@@ -96,7 +96,7 @@ idempotency = Table(
     # SHA-256 of the request's equality key (H-140).
     Column("request_digest", String(64), nullable=False),
     # Keyed MAC of the private inputs, NULL when none were given (H-141).
-    Column("secrets_mac", String(64)),
+    Column("secrets_mac", String(96)),
     Column(
         "operation_id",
         String(128),

@@ -13,7 +13,8 @@ from saisei_contract.forms.worker_version import FORM, WorkerVersionSpec
 from saisei_contract.records import Phase
 from saisei_control.operations.outcome import Again, Done, Failed, Outcome
 from saisei_control.operations.work import Work
-from saisei_control.store.rows import StoredResource, exact_spec, live_resource
+from saisei_control.secrets.vault import SecretsLost
+from saisei_control.store.rows import StoredResource, exact_spec, live_resource, update_resource
 
 _BINDING_KINDS = {
     "kvBindings": assignments_pb2.BINDING_KIND_KV,
@@ -30,6 +31,12 @@ class WorkerVersionEffect:
     async def apply(self, work: Work) -> Outcome:
         spec = FORM.validate(exact_spec(work.resource))
         assert spec.bundle_uid is not None, "assets are refused at acceptance, and a Version has one of the two"
+        if not await work.host.store.read(lambda connection: _has_secrets(connection, work, spec)):
+            return Failed(
+                "secrets_unavailable",
+                "The secrets of this WorkerVersion are lost on this Host; create a new one with its secrets.",
+                also=lambda connection: _drop_readiness(connection, work.resource.uid),
+            )
         bundle_uid = spec.bundle_uid
         bundle = await work.until(lambda connection: _settled_bundle(connection, bundle_uid))
         if bundle is None:
@@ -70,6 +77,18 @@ class WorkerVersionEffect:
                 # WV-13: not deleted while a context on it may still run.
                 return Again("backend_unavailable", error.detail or error.kind.title, dispatched=True)
         return Done(also=lambda connection: host.vault.forget(connection, work.resource.uid))
+
+
+def _has_secrets(connection: Connection, work: Work, spec: WorkerVersionSpec) -> bool:
+    try:
+        return work.host.vault.load(connection, work.resource.uid).keys() == spec.required_sensitive_vars
+    except SecretsLost:
+        return False
+
+
+def _drop_readiness(connection: Connection, uid: str) -> None:
+    """WV-08: not selectable any more; what is uncertain is not shown at all (F-11)."""
+    update_resource(connection, uid, {"facts_json": "{}", "observed_json": "{}"})
 
 
 def _settled_bundle(connection: Connection, uid: str) -> StoredResource | None:
