@@ -1,4 +1,4 @@
-"""A laboratory for isolates: the real pool and real Node, with a stand-in for the engine that answers by simple rules."""
+"""A laboratory for isolates: the real pool and real Node, with a stand-in for the engine that answers by rule."""
 
 from __future__ import annotations
 

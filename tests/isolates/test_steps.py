@@ -16,6 +16,7 @@ from saisei_runtime.isolates.port import (
     HistoryStep,
     Parked,
     ProofKind,
+    Resolve,
     RetryPolicy,
     SleepCalled,
     Stop,
@@ -153,9 +154,10 @@ async def test_names_and_numbers_at_their_limits(lab: Any) -> None:
 
 
 async def test_failures_of_an_effect(lab: Any) -> None:
-    """W-103, W-105: a throw, a rejection, an invalid and an oversize result are failed attempts, then `step_failed`."""
+    """W-103, W-105: a throw, a rejection, an invalid or oversize result is a failed attempt, then `step_failed`."""
     end, run = await lab.body(
-        """const names = []; const go = async (n, f) => { try { await step.do(n, f); } catch (e) { names.push(e.name); } };
+        """const names = [];
+        const go = async (n, f) => { try { await step.do(n, f); } catch (e) { names.push(e.name); } };
         await go("throw", () => { throw new RangeError("r"); });
         await go("reject", async () => { throw "text"; });
         await go("invalid", () => [1]);
@@ -265,7 +267,7 @@ async def test_busy_loop_after_a_mismatch(lab: Any) -> None:
 
 
 async def test_unfinished_name_of_another_kind(lab: Any) -> None:
-    """W-092 (4), W-120: an unfinished name reused with another kind is a mismatch, before its arguments are looked at."""
+    """W-092 (4), W-120: an unfinished name reused with another kind is a mismatch, whatever its arguments."""
     end, _ = await lab.body(
         'try { await step.sleep("a", "bad"); } catch { return {}; }', history=[HistoryStep("a", "do", "open")]
     )
@@ -360,8 +362,6 @@ async def test_step_promises_settle_in_a_later_job(lab: Any) -> None:
 
 async def test_wait_and_its_payload(lab: Any) -> None:
     """W-116, W-119: the result is the payload itself, without a wrapper."""
-    from saisei_runtime.isolates.port import Resolve
-
     end, run = await lab.body(
         'return await step.waitForEvent("w", {type: "ok", timeoutSeconds: 60});',
         reply=lambda call: Resolve(b'{"p":[1,2]}'),

@@ -89,7 +89,7 @@ export function capture() {
       const found = /** @type {PropertyDescriptor} */ (Object.getOwnPropertyDescriptor(object, key));
       queue.push(found.value, /** @type {any} */ (found.get), /** @type {any} */ (found.set));
     }
-    if (typeof object === "function" && !Object.hasOwn(object, "prototype")) Object.freeze(object);
+    if (typeof object === "function" && !Object.hasOwn(object, "prototype") && !open.has(object)) Object.freeze(object);
     else if (!open.has(object)) Object.preventExtensions(object);
     if (!Object.isFrozen(object)) objects.push(object);
   }
@@ -108,6 +108,7 @@ export function capture() {
       shapes.push(shapeOf(d));
     }
   }
+  RegExpExec(/(?:)/, "");
   return owners.length;
 }
 

@@ -1,0 +1,178 @@
+"""Recycling: a thread runs another context only when its realm is as new and nothing of the last one can run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from saisei_runtime.isolates.port import Completed, ProofKind
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+POLLUTIONS = {
+    "new global": "globalThis.leak = 1;",
+    "new global by var-like define": "Object.defineProperty(globalThis, 'leak', {value: 1});",
+    "symbol global": "globalThis[Symbol('leak')] = 1;",
+    "replaced global": "globalThis.URL = class {};",
+    "deleted global": "delete globalThis.escape;",
+    "patched prototype": "Array.prototype.map = () => 1;",
+    "extended prototype": "Array.prototype.last = function () { return this.at(-1); };",
+    "extended Object.prototype": "Object.prototype.leak = 1;",
+    "extended constructor": "Promise.leak = 1;",
+    "getter instead of value": "Object.defineProperty(Math, 'PI2', {get: () => 1, configurable: true});",
+    "value to getter": "const m = Array.prototype.map; Object.defineProperty(Array.prototype, 'map', {get: () => m});",
+    "getter swap": "Object.defineProperty(Map.prototype, 'size', {get: () => 1});",
+    "setter added": """const d = Object.getOwnPropertyDescriptor(Map.prototype, 'size');
+        Object.defineProperty(Map.prototype, 'size', {...d, set(v) {}});""",
+    "symbol key": "Array.prototype[Symbol('x')] = 1;",
+    "well-known symbol": "String.prototype[Symbol.iterator] = Array.prototype[Symbol.iterator];",
+    "changed __proto__": "Object.setPrototypeOf(Map.prototype, Set.prototype);",
+    "changed __proto__ of a class": "Object.setPrototypeOf(RangeError, Object);",
+    "frozen builtin": "Object.freeze(Array.prototype);",
+    "sealed builtin": "Object.seal(JSON);",
+    "not extensible": "Object.preventExtensions(Math);",
+    "enumerability": "Object.defineProperty(Array.prototype, 'map', {enumerable: true});",
+    "writability": "Object.defineProperty(Array.prototype, 'map', {writable: false});",
+    "order of keys": "const p = Math.max; delete Math.max; Math.max = p;",
+    "Error.prepareStackTrace": "Error.prepareStackTrace = () => 'leak';",
+    "Error.stackTraceLimit": "Error.stackTraceLimit = 1;",
+    "generator prototype": "Object.getPrototypeOf(function* () {}).prototype.next = () => 1;",
+    "async generator prototype": "Object.getPrototypeOf(async function* () {}).prototype.next = () => 1;",
+    "iterator prototype": "Object.getPrototypeOf([][Symbol.iterator]()).next = () => ({done: true});",
+    "map iterator": "Object.getPrototypeOf(new Map().keys()).next = () => ({done: true});",
+    "regexp iterator": "Object.getPrototypeOf('a'.matchAll(/a/g)).next = () => ({done: true});",
+    "iterator helper": "Object.getPrototypeOf([].values().map((x) => x)).next = () => ({done: true});",
+    "async iterator": "Object.getPrototypeOf(Object.getPrototypeOf((async function* () {}).prototype)).x = 1;",
+    "typed array": "Object.getPrototypeOf(Uint8Array).prototype.fill = () => 1;",
+    "web class": "Response.prototype.json = () => 1;",
+    "web class static": "Response.leak = 1;",
+    "stream reader": "ReadableStreamDefaultReader.prototype.read = () => 1;",
+    "headers iterator": "Object.getPrototypeOf(new Headers().entries()).next = () => ({done: true});",
+    "crypto": "crypto.leak = 1;",
+    "console": "console.log = () => {};",
+    "Intl class": "Intl.NumberFormat.prototype.formatToParts = 1;",
+    "Intl namespace": "Intl.leak = 1;",
+    "WebAssembly": "WebAssembly.Module.customSections = 1;",
+    "setTimeout": "globalThis.setTimeout = () => 0;",
+    "Reflect": "Reflect.leak = 1;",
+    "Symbol": "Symbol.leak = Symbol('x');",
+    "Function.prototype": "Function.prototype.leak = 1;",
+}
+
+
+@pytest.mark.parametrize("kind", POLLUTIONS)
+async def test_each_kind_of_pollution_costs_the_thread(own_lab_shared: Any, kind: str) -> None:
+    """Design 3, W-083: a context that changed the realm completes, its thread is joined, the next one sees nothing."""
+    lab = own_lab_shared
+    end, _ = await lab.body(f"{POLLUTIONS[kind]} return {{a: 1}};")
+    assert end.outcome == Completed(b'{"a":1}')
+    assert end.proof.kind is ProofKind.JOINED
+    end, _ = await lab.body("return {leak: 'leak' in globalThis || 'leak' in {}, n: [1, 2].map((x) => x).length};")
+    assert end.outcome == Completed(b'{"leak":false,"n":2}')
+    assert end.proof.kind is ProofKind.QUIESCENT
+
+
+@pytest.fixture
+def own_lab_shared(lab: Any) -> Any:
+    return lab
+
+
+ORDINARY = {
+    "nothing": "",
+    "classes and subclasses": "class A extends Array { x = 1; } class E extends Error { name = 'E'; } new A(); new E();",
+    "web API": """new Request("http://a/", {method: "POST", body: "x"}); await new Response("x").text();
+        const h = new Headers({a: "b"}); [...h]; new URL("http://a/?b=c").searchParams.get("b");
+        await new Response(new ReadableStream({start(c) { c.enqueue(new Uint8Array(1)); c.close(); }})).arrayBuffer();""",
+    "crypto": "await crypto.subtle.digest('SHA-256', new Uint8Array(8)); crypto.randomUUID();",
+    "timers": "await new Promise((r) => setTimeout(r, 1)); setInterval(() => {}, 5); setTimeout(() => {}, 1e6);",
+    "wasm": "await WebAssembly.compile(new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0]));",
+    "abort timeout": "AbortSignal.timeout(5000).onabort = () => {};",
+    "unhandled rejection": "Promise.reject(new Error('x'));",
+    "text": "'a'.localeCompare('b'); new Intl.NumberFormat('de').format(1); new Date().toLocaleString(); /a/.test('a');",
+    "generators": "for await (const x of (async function* () { yield* [1]; })()) ; [...function* () { yield 1; }()];",
+    "structuredClone": "structuredClone({a: [new Map()]});",
+    "using": "{ using x = {[Symbol.dispose]() {}}; await using y = {async [Symbol.asyncDispose]() {}}; }",
+    "private state on objects": "const w = new WeakMap(); w.set(Array.prototype, 1); new WeakRef({});",
+}
+
+
+@pytest.mark.parametrize("kind", ORDINARY)
+async def test_ordinary_code_leaves_the_realm_pristine(lab: Any, kind: str) -> None:
+    """Design 3: what normal applications do costs no thread, so recycling is the rule."""
+    end, _ = await lab.body(f"{ORDINARY[kind]} return {{}};")
+    assert end.outcome == Completed(b"{}")
+    assert end.proof.kind is ProofKind.QUIESCENT
+
+
+UNCOUNTABLE = {
+    "FinalizationRegistry": "new FinalizationRegistry(() => {}).register({}, 1);",
+    "Atomics.waitAsync": "Atomics.waitAsync(new Int32Array(new SharedArrayBuffer(4)), 0, 0);",
+    "compression": "new CompressionStream('gzip');",
+    "blob": "new Blob(['x']).text();",
+    "transfer": "structuredClone({}, {transfer: []});",
+    "uncaught error": "queueMicrotask(() => { throw new Error('x'); }); await null; await null;",
+}
+
+
+@pytest.mark.parametrize("kind", UNCOUNTABLE)
+async def test_what_cannot_be_counted_costs_the_thread(lab: Any, kind: str) -> None:
+    """Design 3: after asynchronous work that cannot be counted only a join proves the stop."""
+    end, _ = await lab.body(f"{UNCOUNTABLE[kind]} return {{}};")
+    assert end.outcome == Completed(b"{}")
+    assert end.proof.kind is ProofKind.JOINED
+
+
+async def test_long_native_work_is_not_waited_for(lab: Any) -> None:
+    """Design 3: native work that outlasts the grace is ended with its thread, or with the process if it cannot be."""
+    end, run = await lab.body(
+        """crypto.subtle.deriveBits({name: "PBKDF2", hash: "SHA-512", salt: new Uint8Array(8), iterations: 3e6},
+          await crypto.subtle.importKey("raw", new Uint8Array(8), "PBKDF2", false, ["deriveBits"]), 512)
+          .then(() => { for (;;) {} });
+        return {};"""
+    )
+    assert end.outcome == Completed(b"{}")
+    assert end.proof.kind in (ProofKind.JOINED, ProofKind.REAPED)
+    assert run.took < 4
+
+
+async def test_nothing_survives_into_the_next_context(lab: Any, make_workflow: Any) -> None:
+    """W-083: module state, timers, pending Promises and the engine's own leftovers are gone."""
+    source = make_workflow(
+        """const seen = {count, input: RegExp.$_, last: RegExp.lastMatch};
+        count++; /secret/.exec("a secret text"); setTimeout(() => { count = 99; }, 0);
+        (async () => { await new Promise((r) => setTimeout(r, 1)); count = 98; })();
+        return seen;""",
+        before="let count = 0;",
+    )
+    for _ in range(6):
+        end, _ = await lab.run(source)
+        assert isinstance(end.outcome, Completed)
+        assert json.loads(end.outcome.output) == {"count": 0, "input": "", "last": ""}
+        assert end.proof.kind is ProofKind.QUIESCENT
+
+
+async def test_worn_out_threads_are_replaced(own_lab: Any) -> None:
+    """Design 3: a thread runs a bounded number of contexts; the change is not felt."""
+    lab = own_lab(contexts_per_thread=3, max_threads=1)
+    kinds = []
+    for _ in range(10):
+        end, _ = await lab.body("return {};")
+        kinds.append(end.proof.kind)
+    assert kinds == [ProofKind.QUIESCENT] * 10
+    process = lab.pool._isolates["worker"].process
+    assert process._count >= 4
+
+
+async def test_polyfills_work(lab: Any) -> None:
+    """Design 3: applications that polyfill builtins are correct, only slower."""
+    end, _ = await lab.body(
+        """Array.prototype.sum = function () { return this.reduce((a, b) => a + b, 0); };
+        Object.defineProperty(String.prototype, "shout", {value() { return this.toUpperCase() + "!"; }, writable: true,
+          configurable: true});
+        Uint8Array.prototype.toBase64x = () => "x"; Iterator.prototype.count = function () { return [...this].length; };
+        Promise.later = () => Promise.resolve(1); Error.captured = 1;
+        return {sum: [1, 2].sum(), shout: "a".shout(), count: [1, 2, 3].values().count(), later: await Promise.later()};"""
+    )
+    assert json.loads(end.outcome.output) == {"sum": 3, "shout": "A!", "count": 3, "later": 1}
