@@ -116,7 +116,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.context == "none")
     @rule()
     def claim(self) -> None:
-        due = self.rows.row.due_at_ms
+        # A pause after a loss is over by now.
+        self.rows.wall += 60_000
+        due = self.rows.row.due_at_ms or 0
         reply = self.rows.claim()
         if self.model.end is not None:
             assert not isinstance(reply, Claimed)
@@ -322,7 +324,7 @@ class Machine(RuleBasedStateMachine):
             untaken = [event.payload for event in model.sent if not event.taken]
             assert [event.payload for event in self.rows.queue] == untaken
             assert (row.status == "running" and row.owner is not None) == (model.context != "none")
-            assert row.due_at_ms is not None or row.owner is not None
+            assert row.due_at_ms is not None or row.lease_until_ms is not None
         assert row.queued_count == len(self.rows.queue)
         assert row.queued_bytes == sum(event.cost for event in self.rows.queue)
         assert row.step_count == len(self.rows.steps)

@@ -176,10 +176,15 @@ class Contexts:
             return
         level = logging.DEBUG if end.proof.kind is ProofKind.QUIESCENT else logging.INFO
         if _log.isEnabledFor(level):
-            about = {"context": context_id, "workflow_uid": run.workflow_uid, "instance_id": run.instance_id}
-            proof = {"proof": end.proof.kind.value, "stop_ms": round(end.proof.milliseconds, 3)}
+            about = {
+                "context": context_id,
+                "workflow_uid": run.workflow_uid,
+                "instance_id": run.instance_id,
+                "proof": end.proof.kind.value,
+                "stop_ms": round(end.proof.milliseconds, 3),
+            }
             # Before its end is committed, and so before anyone can see it (W-014).
-            _log.log(level, "the instance's code has stopped", extra=about | proof)
+            _log.log(level, "the instance's code has stopped", extra=about)
         self._forget(run)
         self._ended(run, end)
 

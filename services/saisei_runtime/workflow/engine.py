@@ -308,6 +308,18 @@ class WorkflowEngine:
                 self._contexts.stop(incarnation)
         return await retention.discard(self._journal, now)
 
+    async def settle_due(self, seconds: float = 10.0) -> int:
+        """After a virtual clock was advanced: returns once everything that became due has been started, not finished,
+        or after `seconds`; says how many contexts were begun meanwhile. What retention allows is discarded too."""
+        before = self._contexts.begun
+        await self.sweep()
+        self._scheduler.wake()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while not self._scheduler.settled() and loop.time() < until:  # noqa: ASYNC110 - it depends on many things
+            await asyncio.sleep(0.002)
+        return self._contexts.begun - before
+
     # --- inside ---
 
     async def _sweep_for_ever(self) -> None:

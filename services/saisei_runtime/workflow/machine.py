@@ -156,7 +156,8 @@ def _claim(view: View, command: Claim, now: Instant) -> Decision:
     if instance.status == RUNNING and instance.owner is not None and instance.pending_step is not None:
         # The lost owner had been told to park: a retry may not start before it is due (W-104).
         return replace(_park(view, instance, now), reply=NotClaimed())
-    if instance.due_at_ms is not None and instance.due_at_ms > now.ms:
+    paused = instance.lease_until_ms is not None and instance.lease_until_ms > now.wall_ms
+    if paused or (instance.due_at_ms is not None and instance.due_at_ms > now.ms):
         return Decision(NotClaimed())
     facts: list[log.Fact] = [] if instance.started else [log.started(view.params)]
     facts.append(log.RUNNING_FACT)
@@ -250,8 +251,18 @@ def _lost(view: View, instance: Instance, now: Instant) -> Decision:
     if instance.pending_step is not None:
         return _park(view, instance, now)
     losses = instance.losses + 1
-    due = min(now.ms + loss_backoff_ms(losses), instance.deadline_at_ms)
-    return Decision(Done(), instance=replace(instance, losses=losses, due_at_ms=due))
+    row = _later(replace(instance, losses=losses), loss_backoff_ms(losses), now)
+    return Decision(Done(), instance=row)
+
+
+def _later(instance: Instance, delay_ms: int, now: Instant) -> Instance:
+    """Free to claim after a pause of the machine's time: trouble passes by the wall clock, not by a virtual one.
+
+    Without an owner `lease_until_ms` is the end of the pause, and the row has no due time until then.
+    """
+    if delay_ms == 0:
+        return replace(instance, due_at_ms=now.ms)
+    return replace(instance, due_at_ms=None, lease_until_ms=now.wall_ms + delay_ms)
 
 
 def _requeued(view: View, instance: Instance, now: Instant) -> Decision:
@@ -268,8 +279,7 @@ def _release(view: View, command: Release, now: Instant) -> Decision:
     decided = _decided(instance, now)
     if decided is not None:
         return decided
-    due = min(now.ms + command.delay_ms, instance.deadline_at_ms)
-    return Decision(Done(), instance=replace(instance, status=QUEUED, due_at_ms=due))
+    return Decision(Done(), instance=_later(replace(instance, status=QUEUED), command.delay_ms, now))
 
 
 def _reclaim(view: View, command: Reclaim, now: Instant) -> Decision:

@@ -150,7 +150,7 @@ class Reads:
         return await self._read(_run)
 
     async def lapsed(self, wall_ms: int, limit: int) -> list[Instance]:
-        """Running instances whose owner let the lease run out."""
+        """Instances whose owner let the lease run out, or whose pause after trouble is over."""
         query = sa.select(schema.instances).where(_instances.lease_until_ms <= wall_ms).limit(limit)
         return await self._read(lambda connection: [loaded_instance(row) for row in connection.execute(query)])
 
@@ -164,7 +164,9 @@ class Reads:
     async def held(self, workflow_uid: str, wall_ms: int) -> list[str]:
         """Incarnations of a workflow whose owner may still run code."""
         query = sa.select(_instances.incarnation).where(
-            _instances.lease_until_ms > wall_ms, _instances.workflow_uid == workflow_uid
+            _instances.lease_until_ms > wall_ms,
+            _instances.workflow_uid == workflow_uid,
+            _instances.owner.is_not(None),
         )
         return await self._read(lambda connection: list(connection.execute(query).scalars()))
 

@@ -20,6 +20,7 @@ from saisei_runtime.workflow.commands import Claim, Claimed, Terminate
 from saisei_runtime.workflow.contexts import Contexts, Run
 from saisei_runtime.workflow.journal import Journal, Outcome, wall_ms
 from saisei_runtime.workflow.reads import Reads
+from saisei_runtime.workflow.records import Instance
 from saisei_runtime.workflow.workspace import Change
 
 _log = logging.getLogger(__name__)
@@ -97,6 +98,8 @@ class Scheduler:
         # In `ready` or being claimed.
         self._offered: set[str] = set()
         self._active = 0
+        # Claims that were asked for and not answered yet.
+        self._claiming = 0
         self._owners = 0
         self._closed = True
         self._pumping = False
@@ -131,6 +134,8 @@ class Scheduler:
         for change in changes:
             due = change.after.due_at_ms
             if due is None:
+                if change.after.owner is None and change.after.lease_until_ms is not None:
+                    self._pause(change.after)
                 continue
             lane = self._lane(change.after.workflow_uid)
             if due <= now:
@@ -152,6 +157,21 @@ class Scheduler:
             if known is not None and known[0] == worker_uid:
                 lane.more = True
         self.wake()
+
+    def settled(self) -> bool:
+        """Whether nothing that is due now and has a Deployment still waits for its start."""
+        if self._claiming > 0 or (self.contexts is not None and self.contexts.starting):
+            return False
+        now = self._clock.now_ms()
+        for lane in self._lanes.values():
+            due = lane.ready or lane.more or (lane.next_due_ms is not None and lane.next_due_ms <= now)
+            if lane.scanning or (due and self._deployed(lane)):
+                return False
+        return True
+
+    def _deployed(self, lane: _Lane) -> bool:
+        known = self._allocations.workflow(lane.workflow_uid)
+        return known is not None and self._allocations.pick(known[0]) is not None
 
     def wake(self) -> None:
         """Looks for everything that is due now."""
@@ -224,6 +244,7 @@ class Scheduler:
 
     def _claim(self, worker: _Worker, lane: _Lane, incarnation: str, version_uid: str, class_name: str) -> None:
         self._active += 1
+        self._claiming += 1
         worker.active += 1
         self._owners += 1
         owner = f"{self._owner_prefix}.{self._owners}"
@@ -232,6 +253,7 @@ class Scheduler:
 
     def _claimed(self, worker: _Worker, lane: _Lane, incarnation: str, class_name: str, outcome: Outcome) -> None:
         self._offered.discard(incarnation)
+        self._claiming -= 1
         if isinstance(outcome, Claimed):
             assert self.contexts is not None
             self.contexts.begin(outcome.instance, worker.uid, class_name)
@@ -255,6 +277,17 @@ class Scheduler:
         if worker.ring and not worker.in_ring:
             self._ring.append(worker)
             worker.in_ring = True
+
+    def _pause(self, instance: Instance) -> None:
+        """Trouble: the row says when it may be claimed again, by the machine's time."""
+        assert instance.lease_until_ms is not None
+        seconds = max(0.0, (instance.lease_until_ms - wall_ms()) / 1000) + 0.001
+        asyncio.get_running_loop().call_later(seconds, self._resume, instance.workflow_uid, instance.incarnation)
+
+    def _resume(self, workflow_uid: str, incarnation: str) -> None:
+        if not self._closed:
+            self._offer(self._lane(workflow_uid), incarnation)
+            self.pump()
 
     # --- lanes ---
 
@@ -309,10 +342,7 @@ class Scheduler:
         self._timer = asyncio.get_running_loop().call_later(delay, self.wake)
 
     def _scan_soon(self, lane: _Lane) -> None:
-        known = self._allocations.workflow(lane.workflow_uid)
-        if lane.scanning or len(lane.ready) >= READY_MAX // 2 or known is None:
-            return
-        if self._allocations.pick(known[0]) is None:
+        if lane.scanning or len(lane.ready) >= READY_MAX // 2 or not self._deployed(lane):
             return
         lane.scanning = True
         lane.more = False
