@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 from saisei.control.v1 import assignments_pb2 as pb
+from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import BindingKind
 from saisei_runtime.hosting.state import HostedState
 
@@ -89,3 +90,11 @@ def test_keep_alive_changes_nothing() -> None:
     state = HostedState()
     assert state.apply(pb.Assignment(revision=7, caught_up=True)) is None
     assert state.revision == 7
+
+
+def test_nothing_is_denied_before_the_history_was_heard() -> None:
+    """W-155: a starting runtime says "try again" of what it has not heard of yet, never "there is no such thing"."""
+    state, unknown = HostedState(), SaiseiError("not_found", "no such workflow")
+    assert state.missing(unknown).reason == "backend_unavailable"
+    state.apply(pb.Assignment(revision=1, caught_up=True))
+    assert state.missing(unknown) is unknown

@@ -147,7 +147,7 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
         principal = await self._access.principal(context)
         workflow = self._state.hosted_workflow(workflow_uid)
         if workflow is None or not (may_read(principal, workflow.space) or may_write(principal, workflow.space)):
-            raise unknown_workflow(workflow_uid)
+            raise self._state.missing(unknown_workflow(workflow_uid))
         if write and not may_write(principal, workflow.space):
             raise SaiseiError("forbidden", f"the principal has no write right in the Space {workflow.space!r}")
         if not write and not may_read(principal, workflow.space):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from saisei.control.v1 import assignments_pb2 as pb
+from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import Binding, BindingKind
 
 _KINDS: dict[int, BindingKind] = {
@@ -107,10 +108,13 @@ class HostedState:
         # Weights are ratios (WD-04); no secret depends on this choice.
         self._draw = draw or random.Random().randrange  # noqa: S311
         self.revision = 0
+        # Until the whole history was heard once, what is missing here may exist all the same.
+        self.complete = False
 
     def apply(self, message: pb.Assignment) -> str | None:
         """Makes one assignment effective; returns the Worker UID whose allocation changed, if one did."""
         self.revision = max(self.revision, message.revision)
+        self.complete = self.complete or message.caught_up
         if not message.resource_uid:
             return None
         old = self._by_uid.pop(message.resource_uid, None)
@@ -133,6 +137,10 @@ class HostedState:
     def version(self, uid: str) -> HostedVersion | None:
         found = self._by_uid.get(uid)
         return found if isinstance(found, HostedVersion) else None
+
+    def missing(self, error: SaiseiError) -> SaiseiError:
+        """What to say of a Resource that is not here: `error`, or backend_unavailable while a start is under way."""
+        return error if self.complete else SaiseiError("backend_unavailable", "the runtime is starting; try again")
 
     def hosted_workflow(self, uid: str) -> HostedWorkflow | None:
         found = self._by_uid.get(uid)

@@ -43,7 +43,6 @@ class AssignmentWatch:
         self._metadata = service_metadata(credential)
         self._runtime_id = runtime_id
         self._on_change = on_change
-        self.caught_up = asyncio.Event()
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -75,8 +74,6 @@ class AssignmentWatch:
                     metadata=self._metadata,
                     timeout=10,
                 )
-                if message.caught_up:
-                    self.caught_up.set()
         except StopAsyncIteration:
             return
         finally:

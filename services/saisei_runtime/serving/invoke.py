@@ -20,7 +20,8 @@ class Serving:
         """SaiseiError not_found for a hostname without Endpoint, backend_unavailable when delivery cannot start."""
         endpoint = self._state.endpoint(hostname)
         if endpoint is None:
-            raise SaiseiError("not_found", f"no WorkerEndpoint has the hostname {hostname[:253]!r}")
+            unknown = SaiseiError("not_found", f"no WorkerEndpoint has the hostname {hostname[:253]!r}")
+            raise self._state.missing(unknown)
         version_uid = self._state.pick(endpoint.worker_uid)
         if version_uid is None:
             raise SaiseiError("backend_unavailable", "the Worker has no active WorkerDeployment")
