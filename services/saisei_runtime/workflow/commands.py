@@ -5,7 +5,7 @@ A command names its instance by incarnation, or by (workflow UID, id) when it co
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -114,6 +114,8 @@ class Reclaim(msgspec.Struct, frozen=True):
 ByKey: TypeAlias = Create | SendEvent | Terminate
 ByIncarnation: TypeAlias = Claim | StepCalled | ContextEnded | Release | RenewLease | Expire | Reclaim
 Command: TypeAlias = ByKey | ByIncarnation
+# For isinstance: a union would be built anew at each check.
+BY_KEY: Final = (Create, SendEvent, Terminate)
 
 # --- replies ----------------------------------------------------------------------------------------------------------
 

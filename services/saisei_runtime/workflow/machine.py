@@ -40,6 +40,7 @@ from saisei_runtime.workflow.limits import LIFETIME_MS
 from saisei_runtime.workflow.records import QUEUED, RUNNING, SLEEPING, WAIT, WAITING, Instance, LogEntry
 from saisei_runtime.workflow.retries import loss_backoff_ms
 
+_STEPLESS = (Create, Terminate, RenewLease, Expire)
 _UNKNOWN = Refused("unknown_instance", "The workflow has no instance of that id.")
 _TERMINAL = Refused("instance_terminal", "The instance has ended or is being terminated; it takes no more events.")
 
@@ -48,7 +49,7 @@ def step_needed(command: Command, instance: Instance | None) -> str | None:
     """The name of the step whose row `decide` must be shown, if any."""
     if isinstance(command, StepCalled):
         return command.call.name
-    if instance is None or isinstance(command, Create | Terminate | RenewLease | Expire):
+    if instance is None or isinstance(command, _STEPLESS):
         return None
     return instance.pending_step
 

@@ -11,7 +11,7 @@ from msgspec.structs import astuple, replace
 
 from saisei_runtime.store.text import loaded, stored
 from saisei_runtime.workflow import events, machine
-from saisei_runtime.workflow.commands import Claim, Command, Create, Instant, Reply, SendEvent, Terminate, View
+from saisei_runtime.workflow.commands import BY_KEY, Claim, Command, Instant, Reply, View
 from saisei_runtime.workflow.records import Instance, LogEntry, QueuedEvent, Step
 from saisei_runtime.workflow.statements import IMMUTABLE, RUNNING_COLUMNS, Cursor, Statements
 
@@ -54,7 +54,7 @@ class Workspace:
         keys: dict[tuple[str, str], None] = {}
         incarnations: dict[str, None] = {}
         for command in commands:
-            if isinstance(command, Create | SendEvent | Terminate):
+            if isinstance(command, BY_KEY):
                 keys[(command.workflow_uid, stored(command.instance_id))] = None
             else:
                 incarnations[command.incarnation] = None
@@ -104,7 +104,7 @@ class Workspace:
                 self._params[incarnation] = bytes(document)
 
     def _instance_of(self, command: Command) -> Instance | None:
-        if isinstance(command, Create | SendEvent | Terminate):
+        if isinstance(command, BY_KEY):
             incarnation = self._keys.get((command.workflow_uid, command.instance_id))
             return None if incarnation is None else self._instances[incarnation]
         return self._instances.get(command.incarnation)
