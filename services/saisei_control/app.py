@@ -100,7 +100,7 @@ class ControlApp:
     async def start(self) -> list[int]:
         """Returns the bound ports (1 for a unix socket)."""
         await self._executor.start()
-        self._retention = asyncio.create_task(retention.run(self.store, self.clock))
+        self._retention = asyncio.create_task(retention.run(self.store, self.custody, self.clock))
         ports = await self._server.start(listen_addresses(self._settings.control_listen, self._settings.control()))
         log.info("the control service is ready", extra={"control_id": self._settings.control_id})
         return ports

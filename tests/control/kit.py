@@ -353,6 +353,15 @@ class Kit:
         await self.stop()
         await self.start()
 
+    async def second(self) -> tuple[ControlApp, grpc.aio.Channel]:
+        """Another replica over the same database and files, with its own address and id; the test stops both."""
+        address = f"unix:{self.folder}/control-2.sock"
+        app = await ControlApp.open(
+            self.settings.model_copy(update={"control_id": "control-2", "control_listen": address})
+        )
+        await app.start()
+        return app, open_channel(address)
+
     async def token(self, principal: str = "alice", **rights: str) -> str:
         """Rights such as main="read,write"; the Space `every` is "*"."""
         entries = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from tests.control.kit import ORIGIN, Builder, Client, Kit, artifact, manifest_of, ref, refused
@@ -177,3 +178,20 @@ async def test_custody_survives_a_restart(kit: Kit, client: Client, build: Build
     await kit.restart()
     spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": []}
     assert await client.made(urls.WORKER_VERSION, "version", spec)
+
+
+async def test_leftovers_of_a_killed_process_are_removed(kit: Kit, client: Client) -> None:
+    """AR-10, AR-14: files that no row names and uploads cut off long ago go; all else stays."""
+    await client.put(CODE)
+    orphan = "f" * 64
+    artifacts = kit.folder / "artifacts"
+    (artifacts / "sha256" / "ff").mkdir()
+    (artifacts / "sha256" / "ff" / orphan).write_bytes(b"nobody's")
+    cut_off, under_way = artifacts / "incoming" / "old", artifacts / "incoming" / "new"
+    cut_off.write_bytes(b"x")
+    under_way.write_bytes(b"y")
+    os.utime(cut_off, (1, 1))
+    assert kit.app is not None
+    await kit.app.custody.tidy()
+    assert stored_files(kit) == {hashlib.sha256(CODE).hexdigest()}
+    assert list((artifacts / "incoming").iterdir()) == [under_way]

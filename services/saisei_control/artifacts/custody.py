@@ -7,9 +7,11 @@ removed under the write lock, so that a simultaneous upload of the same bytes ne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import AsyncIterable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from saisei_control.store.store import Store
 
 MAX_ARTIFACT_BYTES = 16_777_216
 _CHUNK = 256 * 1024
+_SWEPT_AT_ONCE = 200
+_ABANDONED_SECONDS = 3600.0
 
 
 def principal_owner(principal: str) -> str:
@@ -157,6 +161,21 @@ class Custody:
                     self.path(sha256).unlink(missing_ok=True)
 
         await self._store.write(remove)
+
+    async def tidy(self) -> None:
+        """Removes what a killed process left: uploads cut off an hour ago or earlier, and files that no row names."""
+        digests = await asyncio.to_thread(self._leftovers)
+        for start in range(0, len(digests), _SWEPT_AT_ONCE):
+            await self.sweep(digests[start : start + _SWEPT_AT_ONCE])
+
+    def _leftovers(self) -> list[str]:
+        """Removes the cut-off uploads; returns the digests of all files."""
+        old = time.time() - _ABANDONED_SECONDS
+        for path in self._incoming.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < old:
+                    path.unlink()
+        return [path.name for path in self._folder.glob("*/*")]
 
     def owned_digests(self, connection: Connection, owner: str) -> list[str]:
         return list(

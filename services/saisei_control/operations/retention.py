@@ -1,14 +1,19 @@
-"""Forgets what need not be kept: Operations with their replay mapping, and tombstones (H-147, H-148, H-091)."""
+"""Forgets what need not be kept: Operations with their replay mapping, tombstones, and a dead process' files.
+
+H-091, H-147, H-148.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from sqlalchemy import Connection, delete, exists, select
 
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
+from saisei_control.artifacts.custody import Custody
 from saisei_control.limits import REPLAY_WINDOW_SECONDS
 from saisei_control.store.rows import UNFINISHED
 from saisei_control.store.schema import idempotency, operations, resources
@@ -20,8 +25,10 @@ SWEEP_SECONDS = 60.0
 _AT_ONCE = 500
 
 
-async def run(store: Store, clock: Clock) -> None:
+async def run(store: Store, custody: Custody, clock: Clock) -> None:
     """Sweeps for ever; a missed sweep is made up for by the next."""
+    with contextlib.suppress(SaiseiError):
+        await custody.tidy()
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         try:

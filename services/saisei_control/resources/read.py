@@ -23,7 +23,6 @@ from saisei_control.store.rows import (
     dump,
     find_operation,
     find_resource,
-    in_ascii_order,
     live_resource,
     select_resources,
     update_resource,
@@ -104,7 +103,7 @@ class Reader:
             if query.form is not None:
                 conditions.append(resources.c.form == query.form)
             if after is not None:
-                conditions.append(in_ascii_order(connection, resources.c.uid) > after)
+                conditions.append(resources.c.uid > after)
             return select_resources(connection, *conditions, limit=limit + 1)
 
         found = await self._store.read(work)

@@ -114,20 +114,12 @@ def exact_spec(stored: StoredResource) -> JsonObject:
     return spec
 
 
-def in_ascii_order(connection: Connection, column: Any) -> Any:
-    """`column` compared by code unit: PostgreSQL's default collation is not (H-094)."""
-    return column.collate("C" if connection.dialect.name == "postgresql" else "BINARY")
-
-
 def select_resources(
     connection: Connection, *conditions: ColumnElement[bool], limit: int | None = None
 ) -> list[StoredResource]:
     """Undeleted Resources, ascending by UID in ASCII order (H-094)."""
     statement = (
-        select(resources)
-        .where(resources.c.deleted_at.is_(None), *conditions)
-        .order_by(in_ascii_order(connection, resources.c.uid))
-        .limit(limit)
+        select(resources).where(resources.c.deleted_at.is_(None), *conditions).order_by(resources.c.uid).limit(limit)
     )
     return [_resource(row) for row in connection.execute(statement)]
 

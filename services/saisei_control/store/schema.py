@@ -22,11 +22,14 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
+# Compared by code unit on both databases; PostgreSQL's default collation is not (H-094).
+UID = String(128).with_variant(String(128, collation="C"), "postgresql")
+
 # One row for each UID that was ever issued and is still remembered; `deleted_at` makes it a tombstone (H-091, H-107).
 resources = Table(
     "resources",
     metadata,
-    Column("uid", String(128), primary_key=True),
+    Column("uid", UID, primary_key=True),
     Column("form", Text, nullable=False),
     Column("space", String(128), nullable=False),
     Column("name", String(128), nullable=False),
@@ -79,12 +82,7 @@ operations = Table(
 )
 Index("operations_resource", operations.c.resource_uid)
 # H-119: the hot query of the executor.
-Index(
-    "operations_unfinished",
-    operations.c.due_at,
-    sqlite_where=text("status NOT IN ('succeeded', 'failed')"),
-    postgresql_where=text("status NOT IN ('succeeded', 'failed')"),
-)
+Index("operations_due", operations.c.status, operations.c.due_at)
 Index("operations_retention", operations.c.retain_until)
 
 # H-130: scope is (principal, key); the row lives exactly as long as its Operation (H-148).
