@@ -37,7 +37,7 @@ READY_WITHIN_SECONDS = 60.0
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
 # A service that ran this long was well: the next restart is quick again.
-STEADY_SECONDS = 10.0
+STEADY_SECONDS = 2.0
 DRAIN_SECONDS = 10.0
 # A service that ends this often before the Host was ever ready will not come up by itself.
 FAILED_STARTS = 3
