@@ -64,7 +64,7 @@ class ControlApp:
             ),
             (
                 resources_pb2_grpc.add_OperationServiceServicer_to_server,
-                OperationServicer(callers, reader),
+                OperationServicer(callers, acceptance, reader),
                 "OperationService",
             ),
             (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import grpc
@@ -209,3 +210,25 @@ async def test_lost_secrets_are_never_replaced_silently(kit: Kit, client: Client
     assert (await client.get(uid)).observed_json == "{}"
     deployment = client.create(urls.WORKER_DEPLOYMENT, "live", deployment_spec(worker, uid))
     assert (await refused(deployment)).reason == "dependency_conflict"
+
+
+async def test_private_inputs_may_be_given_again(kit: Kit, client: Client, build: Builder) -> None:
+    """H-154, H-045: the original map changes nothing, another conflicts, and after the end it is operation_terminal."""
+    worker, bundle = await build.worker(), await build.bundle()
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": [], "requiredSensitiveVars": ["A", "B"]}
+    kit.runtime.holds["InspectVersion"] = asyncio.Event()
+    operation = await client.create(VERSION, "version", spec, secrets={"A": "1", "B": "2"})
+
+    async def supply(by: Client, **values: str) -> pb.Operation:
+        request = pb.SupplyPrivateInputsRequest(id=operation.id, private_inputs=pb.PrivateInputs(values=values))
+        found: pb.Operation = await by.call(by.operations.SupplyPrivateInputs, request)
+        return found
+
+    assert (await supply(client, B="2", A="1")).id == operation.id
+    for values in ({"A": "1"}, {"A": "1", "B": "3"}, {}):
+        assert (await refused(supply(client, **values))).reason == "private_inputs_conflict"
+    assert (await refused(supply(await kit.client("reader", main="read"), A="1"))).reason == "forbidden"
+    assert (await refused(supply(await kit.client("bob", other="read,write"), A="1"))).reason == "not_found"
+    kit.runtime.holds["InspectVersion"].set()
+    await client.settled(operation)
+    assert (await refused(supply(client, A="1", B="2"))).reason == "operation_terminal"

@@ -16,19 +16,28 @@ from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import registry, urls
 from saisei_contract.forms.worker_endpoint import endpoint_output
+from saisei_contract.grammar import is_uid
 from saisei_contract.records import Action, OperationRecord, Phase
 from saisei_contract.strict_json import JsonObject
 from saisei_contract.wire import CreateInput, UpdateInput
 from saisei_control.access.rights import Caller
 from saisei_control.resources.admission import admit, check_deletable, check_references
-from saisei_control.resources.check import CheckedSpec, check_create, check_update, off_loop, supported_form
-from saisei_control.resources.idempotency import Request, find_replay, register, request_digest
+from saisei_control.resources.check import (
+    CheckedSpec,
+    check_create,
+    check_update,
+    off_loop,
+    supported_form,
+    takes_private_inputs,
+)
+from saisei_control.resources.idempotency import Request, check_original_inputs, find_replay, register, request_digest
 from saisei_control.resources.references import add_edges
 from saisei_control.secrets.vault import SecretsLost, Vault
 from saisei_control.store.rows import (
     StoredResource,
     dump,
     exact_spec,
+    find_operation,
     find_resource,
     operation_values,
     select_resources,
@@ -114,6 +123,25 @@ class Acceptance:
             return self._next(connection, request, now, Action.DELETE, {})
 
         return await self.store.write(work)
+
+    async def supply_private_inputs(
+        self, caller: Caller, operation_id: str, private_inputs: dict[str, str]
+    ) -> OperationRecord:
+        """H-154. Nothing here ever waits for private inputs: they are sealed at acceptance."""
+
+        def work(connection: Connection) -> OperationRecord:
+            found = find_operation(connection, operation_id) if is_uid(operation_id) else None
+            if found is None:
+                raise SaiseiError("not_found", "there is no such Operation")
+            stored = visible_for_writing(connection, caller, found.record.resource_uid)
+            if not takes_private_inputs(registry.form(stored.record.form)):
+                raise SaiseiError("capability_required", "the Operation's Form takes no privateInputs on this Host")
+            if found.record.status.is_terminal:
+                raise SaiseiError("operation_terminal", "the Operation has ended; it takes no private inputs")
+            check_original_inputs(connection, operation_id, self.vault.mac(private_inputs))
+            return found.record
+
+        return await self.store.read(work)
 
     def _accept_create(
         self,

@@ -49,17 +49,35 @@ def find_replay(connection: Connection, request: Request) -> OperationRecord | N
     if row.request_digest != request.digest or (row.secrets_mac is None) != (request.secrets_mac is None):
         raise _conflict()
     if row.secrets_mac is not None and request.secrets_mac is not None:
-        if row.secrets_mac.partition(":")[0] != request.secrets_mac.partition(":")[0]:
-            raise SaiseiError(
-                "private_inputs_unverifiable",
-                "the original private inputs can no longer be compared on this Host; read the Operation instead",
-                {"operationId": row.operation_id},
-            )
+        _require_comparable(row.secrets_mac, request.secrets_mac, row.operation_id)
         if not hmac.compare_digest(row.secrets_mac, request.secrets_mac):
             raise _conflict()
     operation = find_operation(connection, row.operation_id)
     assert operation is not None, "the replay mapping goes with its Operation"
     return operation.record
+
+
+def check_original_inputs(connection: Connection, operation_id: str, secrets_mac: str) -> None:
+    """H-154: SaiseiError private_inputs_conflict unless these are the Operation's original private inputs."""
+    original = connection.execute(
+        select(idempotency.c.secrets_mac).where(idempotency.c.operation_id == operation_id)
+    ).scalar_one_or_none()
+    if original is not None:
+        _require_comparable(original, secrets_mac, operation_id)
+    if original is None or not hmac.compare_digest(original, secrets_mac):
+        raise SaiseiError(
+            "private_inputs_conflict", "these are not the private inputs of the original request; send exactly those"
+        )
+
+
+def _require_comparable(original: str, given: str, operation_id: str) -> None:
+    """H-155: MACs of one key; each begins with its key's id."""
+    if original.partition(":")[0] != given.partition(":")[0]:
+        raise SaiseiError(
+            "private_inputs_unverifiable",
+            "the original private inputs can no longer be compared on this Host; read the Operation instead",
+            {"operationId": operation_id},
+        )
 
 
 def _conflict() -> SaiseiError:

@@ -56,10 +56,6 @@ class Vault:
         text = json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
         return f"{self._key_id}:{hmac.new(self._mac_key, text.encode(), hashlib.sha256).hexdigest()}"
 
-    def is_comparable(self, mac: str) -> bool:
-        """False for a MAC of a key that this Host no longer has (H-155)."""
-        return mac.startswith(f"{self._key_id}:")
-
     def store(self, connection: Connection, version_uid: str, values: Mapping[str, str]) -> None:
         for name, value in values.items():
             nonce = secrets.token_bytes(_NONCE_BYTES)

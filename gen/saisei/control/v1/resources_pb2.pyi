@@ -705,3 +705,27 @@ class GetOperationRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetOperationRequest: _TypeAlias = GetOperationRequest  # noqa: Y015
+
+@_typing.final
+class SupplyPrivateInputsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    PRIVATE_INPUTS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Of the Operation."""
+    @_builtins.property
+    def private_inputs(self) -> Global___PrivateInputs: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        private_inputs: Global___PrivateInputs | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["private_inputs", b"private_inputs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "private_inputs", b"private_inputs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SupplyPrivateInputsRequest: _TypeAlias = SupplyPrivateInputsRequest  # noqa: Y015

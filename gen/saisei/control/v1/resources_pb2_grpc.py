@@ -428,6 +428,11 @@ class OperationServiceStub:
                 request_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.GetOperationRequest.SerializeToString,
                 response_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.Operation.FromString,
                 _registered_method=True)
+        self.SupplyPrivateInputs = channel.unary_unary(
+                '/saisei.control.v1.OperationService/SupplyPrivateInputs',
+                request_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.SupplyPrivateInputsRequest.SerializeToString,
+                response_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.Operation.FromString,
+                _registered_method=True)
 
 
 class OperationServiceServicer:
@@ -441,12 +446,26 @@ class OperationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SupplyPrivateInputs(self, request, context):
+        """Gives the original private inputs of an unfinished Operation again, the entire map (H-154). Starts nothing anew: the answer
+        is the Operation as it is. Needs the right to write in its Space. Fails with: forbidden, not_found, capability_required,
+        operation_terminal, private_inputs_conflict, private_inputs_unverifiable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetOperation': grpc.unary_unary_rpc_method_handler(
                     servicer.GetOperation,
                     request_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.GetOperationRequest.FromString,
+                    response_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.Operation.SerializeToString,
+            ),
+            'SupplyPrivateInputs': grpc.unary_unary_rpc_method_handler(
+                    servicer.SupplyPrivateInputs,
+                    request_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.SupplyPrivateInputsRequest.FromString,
                     response_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.Operation.SerializeToString,
             ),
     }
@@ -477,6 +496,33 @@ class OperationService:
             target,
             '/saisei.control.v1.OperationService/GetOperation',
             saisei_dot_control_dot_v1_dot_resources__pb2.GetOperationRequest.SerializeToString,
+            saisei_dot_control_dot_v1_dot_resources__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SupplyPrivateInputs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/saisei.control.v1.OperationService/SupplyPrivateInputs',
+            saisei_dot_control_dot_v1_dot_resources__pb2.SupplyPrivateInputsRequest.SerializeToString,
             saisei_dot_control_dot_v1_dot_resources__pb2.Operation.FromString,
             options,
             channel_credentials,

@@ -193,6 +193,11 @@ class OperationServiceStub:
     def __new__(cls, channel: _aio.Channel) -> OperationServiceAsyncStub: ...
     GetOperation: _grpc.UnaryUnaryMultiCallable[_resources_pb2.GetOperationRequest, _resources_pb2.Operation]
     """Reads one Operation; never repeats work (H-090). Needs the rights of its Resource (H-045). Fails with: not_found, gone."""
+    SupplyPrivateInputs: _grpc.UnaryUnaryMultiCallable[_resources_pb2.SupplyPrivateInputsRequest, _resources_pb2.Operation]
+    """Gives the original private inputs of an unfinished Operation again, the entire map (H-154). Starts nothing anew: the answer
+    is the Operation as it is. Needs the right to write in its Space. Fails with: forbidden, not_found, capability_required,
+    operation_terminal, private_inputs_conflict, private_inputs_unverifiable.
+    """
 
 @_typing.type_check_only
 class OperationServiceAsyncStub(OperationServiceStub):
@@ -201,6 +206,11 @@ class OperationServiceAsyncStub(OperationServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetOperation: _aio.UnaryUnaryMultiCallable[_resources_pb2.GetOperationRequest, _resources_pb2.Operation]  # type: ignore[assignment]
     """Reads one Operation; never repeats work (H-090). Needs the rights of its Resource (H-045). Fails with: not_found, gone."""
+    SupplyPrivateInputs: _aio.UnaryUnaryMultiCallable[_resources_pb2.SupplyPrivateInputsRequest, _resources_pb2.Operation]  # type: ignore[assignment]
+    """Gives the original private inputs of an unfinished Operation again, the entire map (H-154). Starts nothing anew: the answer
+    is the Operation as it is. Needs the right to write in its Space. Fails with: forbidden, not_found, capability_required,
+    operation_terminal, private_inputs_conflict, private_inputs_unverifiable.
+    """
 
 class OperationServiceServicer(metaclass=_abc_1.ABCMeta):
     """Operations: what an accepted mutation became."""
@@ -212,5 +222,16 @@ class OperationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_resources_pb2.Operation, _abc.Awaitable[_resources_pb2.Operation]]:
         """Reads one Operation; never repeats work (H-090). Needs the rights of its Resource (H-045). Fails with: not_found, gone."""
+
+    @_abc_1.abstractmethod
+    def SupplyPrivateInputs(
+        self,
+        request: _resources_pb2.SupplyPrivateInputsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_resources_pb2.Operation, _abc.Awaitable[_resources_pb2.Operation]]:
+        """Gives the original private inputs of an unfinished Operation again, the entire map (H-154). Starts nothing anew: the answer
+        is the Operation as it is. Needs the right to write in its Space. Fails with: forbidden, not_found, capability_required,
+        operation_terminal, private_inputs_conflict, private_inputs_unverifiable.
+        """
 
 def add_OperationServiceServicer_to_server(servicer: OperationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
