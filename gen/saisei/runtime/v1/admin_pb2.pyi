@@ -88,7 +88,7 @@ class InspectVersionResponse(_message.Message):
     WORKFLOW_CLASSES_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     loads: _builtins.bool
-    """False: `problems` says why, and the Version never becomes Ready."""
+    """The module graph links and evaluates. With any of `problems`, loading or not, the Version never becomes Ready."""
     @_builtins.property
     def handlers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Own callable properties of the default export among fetch, scheduled, queue."""
@@ -99,7 +99,7 @@ class InspectVersionResponse(_message.Message):
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeProblem]:
-        """Why the code does not load."""
+        """Why the code does not load, or what its main module lacks."""
 
     def __init__(
         self,

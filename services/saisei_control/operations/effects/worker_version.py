@@ -112,7 +112,7 @@ def _inspection(version_uid: str, spec: WorkerVersionSpec, facts: dict[str, Any]
 
 def _problem(found: admin_pb2.InspectVersionResponse) -> Failed | None:
     """MW-13, MW-14: the first problem's own code, with the place."""
-    if found.loads:
+    if found.loads and not found.problems:
         return None
     if not found.problems:
         return Failed("evaluation_threw", "The code does not load.")
