@@ -190,7 +190,7 @@ def test_tokens_are_judged(raw: Raw) -> None:
 
 
 def test_artifacts_are_checked_against_their_digest(raw: Raw) -> None:
-    """AR-01, AR-02, AR-13: bytes that do not match are not taken; a bundle with a wrong digest fails, with no effect."""
+    """AR-01, AR-02, AR-13: bytes that do not match are not taken; a bundle of a wrong digest fails without effect."""
     wrong = hashlib.sha256(b"other").hexdigest()
     url = f"{raw.origin}/artifacts/v1/sha256/{wrong}"
     problem(raw.send("PUT", url, b"bytes", content_type="application/octet-stream"), 400, "invalid_request")
