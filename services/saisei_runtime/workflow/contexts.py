@@ -253,8 +253,15 @@ class Contexts:
             if run.stopping or now >= run.deadline_at_ms or wall >= run.lease_until_ms:
                 self._stop(run)
             elif run.lease_until_ms - wall <= self._lease_ms / 2:
-                command = RenewLease(run.incarnation, run.epoch, run.owner, self._lease_ms)
-                self._journal.submit(command, partial(self._renewed, run, wall + self._lease_ms))
+                self.verify(run.incarnation)
+
+    def verify(self, incarnation: str) -> None:
+        """Another runtime touched the row of a running context: stop it if it was fenced, otherwise nothing changes."""
+        run = self.runs.get(incarnation)
+        if run is not None and not run.stopping:
+            until = wall_ms() + self._lease_ms
+            command = RenewLease(run.incarnation, run.epoch, run.owner, self._lease_ms)
+            self._journal.submit(command, partial(self._renewed, run, until))
 
     def _renewed(self, run: Run, until_ms: int, outcome: Outcome) -> None:
         if isinstance(outcome, Stale):

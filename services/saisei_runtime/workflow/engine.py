@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -31,6 +31,7 @@ from saisei_runtime.workflow.commands import (
 from saisei_runtime.workflow.contexts import Contexts, Run
 from saisei_runtime.workflow.identity import Incarnations, checked, known_form, new_instance_id
 from saisei_runtime.workflow.journal import Journal
+from saisei_runtime.workflow.notices import Notices
 from saisei_runtime.workflow.reads import Reads, after_cursor, cursor_of
 from saisei_runtime.workflow.records import STATUSES, Instance, Step
 from saisei_runtime.workflow.scheduler import Scheduler
@@ -46,6 +47,8 @@ LIST_MAX = 500
 RECLAIM_AT_ONCE = 256
 # How often a caller who waits for an end looks into the table: the owner may be another runtime.
 LOOK_SECONDS = 0.5
+# Subscribers look into a shared table this often although nothing was heard of it.
+POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +116,23 @@ class WorkflowEngine:
         self._runs: dict[str, Run] = {}
         self._endings: dict[str, list[asyncio.Future[Instance]]] = {}
         self._reads = Reads(database)
+        life = secrets.token_hex(8)
         self._journal = Journal(
-            database, clock, committed=self._committed, alive=self._runs, closed=self._closed_workflows
+            database,
+            clock,
+            committed=self._committed,
+            alive=self._runs,
+            closed=self._closed_workflows,
+            sender=life,
         )
+        self._notices = Notices(database, life, self._heard) if database.is_postgresql else None
         self._scheduler = Scheduler(
             self._journal,
             self._reads,
             allocations,
             clock,
             runtime_id=settings.runtime_id,
-            owner_prefix=f"{settings.runtime_id}/{secrets.token_hex(8)}",
+            owner_prefix=f"{settings.runtime_id}/{life}",
             lease_ms=settings.lease_ms,
             max_contexts=settings.max_contexts,
             max_contexts_per_worker=settings.max_contexts_per_worker,
@@ -139,8 +149,9 @@ class WorkflowEngine:
             runs=self._runs,
         )
         self._scheduler.contexts = self._contexts
-        self._subscriptions = Subscriptions(self._reads, LOOK_SECONDS if database.is_postgresql else None)
+        self._subscriptions = Subscriptions(self._reads, POLL_SECONDS if database.is_postgresql else None)
         self._sweeper: asyncio.Task[None] | None = None
+        self._looking: set[asyncio.Task[None]] = set()
 
     # --- life ---
 
@@ -150,6 +161,8 @@ class WorkflowEngine:
         self._closed_workflows.update(await self._reads.closed_workflows())
         await self._reclaim()
         await self._scheduler.start()
+        if self._notices is not None:
+            self._notices.start(asyncio.get_running_loop())
         self._sweeper = asyncio.create_task(self._sweep_for_ever())
 
     async def _reclaim(self) -> None:
@@ -168,6 +181,8 @@ class WorkflowEngine:
         if not await self._contexts.drain(self._settings.stop_seconds):
             _log.warning("some contexts are not proven to have stopped; their leases keep others away")
         self._subscriptions.close()
+        if self._notices is not None:
+            await self._notices.stop()
         await self._journal.stop()
         self._reads.close()
 
@@ -180,6 +195,29 @@ class WorkflowEngine:
                         if not future.done():
                             future.set_result(change.after)
         self._scheduler.committed(changes)
+
+    def _heard(self, incarnations: Iterable[str] | None) -> None:
+        """Another runtime committed something: to those instances, or to any."""
+        named = None if incarnations is None else list(incarnations)
+        for incarnation in list(self._runs) if named is None else named:
+            self._contexts.verify(incarnation)
+        look_at = self._subscriptions.touched(named)
+        if look_at or named is None:
+            task = asyncio.create_task(self._look(look_at, named is None))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+
+    async def _look(self, incarnations: Sequence[str], everything: bool) -> None:
+        try:
+            if everything:
+                for uid in set(await self._reads.closed_workflows()) - self._closed_workflows:
+                    self._closed_workflows.add(uid)
+                    self._scheduler.forget(uid)
+            now = self._clock.now_ms()
+            for instance in await self._reads.by_incarnations(incarnations):
+                self._subscriptions.seen(instance, now)
+        except SaiseiError as error:
+            _log.warning("what another runtime did is seen later: %s", error)
 
     # --- callers ---
 

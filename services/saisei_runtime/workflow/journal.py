@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
+from saisei_runtime.workflow import notices
 from saisei_runtime.workflow.commands import Command, Instant, Reply
 from saisei_runtime.workflow.statements import Cursor, is_passing, is_unavailable, statements
 from saisei_runtime.workflow.workspace import Change, Workspace
@@ -67,7 +68,8 @@ class Journal:
     """The one writer of the runtime's workflow tables in this process.
 
     `committed` is called in the event loop with the changes of each transaction, before the callers' callbacks.
-    `alive` holds the incarnations that have a context here; `closed` the workflows that admit nothing (DW-08).
+    `alive` holds the incarnations that have a context here; `closed` the workflows that admit nothing (DW-08);
+    `sender` names this runtime's life to the others on a shared database.
     """
 
     def __init__(
@@ -78,11 +80,13 @@ class Journal:
         committed: Callable[[Sequence[Change]], None],
         alive: Container[str],
         closed: Container[str],
+        sender: str = "",
     ) -> None:
         self._database = database
         self._clock = clock
         self._committed = committed
         self._alive = alive
+        self._sender = sender
         self._closed = closed
         self._sql = statements(database.is_postgresql)
         self._queue: SimpleQueue[_Item] = SimpleQueue()
@@ -169,12 +173,17 @@ class Journal:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 with self._database.writer.begin() as connection:
-                    workspace = Workspace(Cursor(connection), self._sql, self._alive, self._closed)
+                    cursor = Cursor(connection)
+                    workspace = Workspace(cursor, self._sql, self._alive, self._closed)
                     workspace.load(commands)
                     # After the rows are locked, so that a time that was read earlier cannot be committed later.
                     now = Instant(self._clock.now_ms(), wall_ms())
                     replies = [workspace.apply(command, now) for command in commands]
-                    return replies, workspace.flush()
+                    changes = workspace.flush()
+                    if changes and self._sql.postgresql:
+                        changed = [change.after.incarnation for change in changes]
+                        cursor.fetch(notices.SEND, (notices.CHANNEL, notices.payload(self._sender, changed)))
+                    return replies, changes
             except Exception as error:
                 if attempt == ATTEMPTS_MAX or not is_passing(error):
                     raise

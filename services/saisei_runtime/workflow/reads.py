@@ -69,6 +69,10 @@ class Reads:
     async def by_incarnation(self, incarnation: str) -> Instance | None:
         return await self._one(_instances.incarnation == incarnation)
 
+    async def by_incarnations(self, incarnations: Sequence[str]) -> list[Instance]:
+        query = sa.select(schema.instances).where(_instances.incarnation.in_(incarnations))
+        return await self._read(lambda connection: [loaded_instance(row) for row in connection.execute(query)])
+
     async def _one(self, where: ColumnElement[bool]) -> Instance | None:
         def _run(connection: Connection) -> Instance | None:
             row = connection.execute(sa.select(schema.instances).where(where)).fetchone()

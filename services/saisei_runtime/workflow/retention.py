@@ -6,11 +6,13 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from saisei_runtime.store import schema
+from saisei_runtime.workflow import notices
 from saisei_runtime.workflow.identity import created_at_least
 from saisei_runtime.workflow.journal import Journal, wall_ms
 from saisei_runtime.workflow.limits import LIFETIME_MS
 from saisei_runtime.workflow.reads import Reads
 from saisei_runtime.workflow.records import RUNNING
+from saisei_runtime.workflow.statements import CLOSE
 
 # Rows of that many instances leave in one transaction, so that transitions in between wait for a few ms only.
 CHUNK = 200
@@ -21,6 +23,10 @@ _CHILDREN = (schema.params, schema.steps, schema.queued_events, schema.event_log
 def close_workflow(connection: Connection, workflow_uid: str, now_ms: int) -> None:
     """Durably: no create, event or wake from now on, and no commit of a running owner."""
     closed = schema.closed_workflows
+    postgresql = connection.dialect.name == "postgresql"
+    if postgresql:
+        # Waits for transactions that had admitted something before; later ones see the row below.
+        connection.exec_driver_sql(CLOSE)
     found = connection.execute(sa.select(closed).where(closed.c.workflow_uid == workflow_uid)).fetchone()
     if found is None:
         connection.execute(sa.insert(closed).values(workflow_uid=workflow_uid, closed_at_ms=now_ms))
@@ -30,6 +36,8 @@ def close_workflow(connection: Connection, workflow_uid: str, now_ms: int) -> No
         .where(instances.c.workflow_uid == workflow_uid, instances.c.status == RUNNING)
         .values(termination_requested=1)
     )
+    if postgresql:
+        connection.exec_driver_sql(notices.SEND, (notices.CHANNEL, notices.payload("close", ("*",))))
 
 
 async def held(reads: Reads, workflow_uid: str) -> bool:

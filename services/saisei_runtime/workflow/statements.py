@@ -20,6 +20,10 @@ from saisei_runtime.store import schema
 
 # The columns of an instance that no transition changes.
 IMMUTABLE: Final = 6
+# A workflow is closed under this lock, and new owners and instances are admitted under a shared one (DW-08).
+ADMISSION_LOCK: Final = 5278135
+ADMIT: Final = f"SELECT pg_advisory_xact_lock_shared({ADMISSION_LOCK})"
+CLOSE: Final = f"SELECT pg_advisory_xact_lock({ADMISSION_LOCK})"
 # What may change while one owner keeps one lease.
 RUNNING_COLUMNS: Final = (
     "pending_step",
@@ -43,6 +47,7 @@ class Statements:
     postgresql: bool
     instances_by_incarnation: str
     instances_by_key: str
+    closed_workflows: str
     steps_by_name: str
     params_by_incarnation: str
     oldest_event: str
@@ -89,7 +94,9 @@ def statements(postgresql: bool) -> Statements:
     return Statements(
         postgresql=postgresql,
         instances_by_incarnation=look_up(schema.instances, ("incarnation",), lock),
-        instances_by_key=look_up(schema.instances, ("workflow_uid", "instance_id"), lock),
+        # On PostgreSQL only to learn the incarnations: rows are locked in one query and one order.
+        instances_by_key=look_up(schema.instances, ("workflow_uid", "instance_id")),
+        closed_workflows=look_up(schema.closed_workflows, ("workflow_uid",)),
         steps_by_name=look_up(schema.steps, ("incarnation", "name")),
         params_by_incarnation=look_up(schema.params, ("incarnation",)),
         oldest_event=(

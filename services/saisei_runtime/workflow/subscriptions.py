@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 from saisei_runtime.workflow import log
@@ -212,6 +212,19 @@ class Subscriptions:
             if watches is not None and (change.before is None or change.before.status != after.status):
                 for watch in watches:
                     watch.feed(after.instance_id, after.status, now_ms)
+
+    def touched(self, incarnations: Iterable[str] | None) -> list[str]:
+        """Another runtime changed rows (None: any): their readers go to the table. Returns what watches must look at."""
+        named = list(self._tails) if incarnations is None else list(incarnations)
+        for incarnation in named:
+            for subscription in self._tails.get(incarnation, ()):
+                subscription.wake(reread=True)
+        return named if self._watches else []
+
+    def seen(self, instance: Instance, at_ms: int) -> None:
+        """A row that another runtime changed, for the watches of its workflow."""
+        for watch in self._watches.get(instance.workflow_uid, ()):
+            watch.feed(instance.instance_id, instance.status, at_ms)
 
     def purged(self, workflow_uid: str) -> None:
         """S-13: everything that was open on the workflow ends."""

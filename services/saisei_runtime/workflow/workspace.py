@@ -11,9 +11,9 @@ from msgspec.structs import astuple, replace
 
 from saisei_runtime.store.text import loaded, stored
 from saisei_runtime.workflow import events, machine
-from saisei_runtime.workflow.commands import BY_KEY, Claim, Command, Instant, Reply, View
+from saisei_runtime.workflow.commands import BY_KEY, Claim, Command, Create, Instant, Reply, View
 from saisei_runtime.workflow.records import Instance, LogEntry, QueuedEvent, Step
-from saisei_runtime.workflow.statements import IMMUTABLE, RUNNING_COLUMNS, Cursor, Statements
+from saisei_runtime.workflow.statements import ADMIT, IMMUTABLE, RUNNING_COLUMNS, Cursor, Statements
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -59,13 +59,34 @@ class Workspace:
             else:
                 incarnations[command.incarnation] = None
         if keys:
-            self._remember(self._cursor.fetch(self._sql.instances_by_key, self._sql.many(list(keys))))
+            found = self._cursor.fetch(self._sql.instances_by_key, self._sql.many(list(keys)))
+            if self._sql.postgresql:
+                # The rows are read again under their locks.
+                incarnations.update((row[0], None) for row in found)
+            else:
+                self._remember(found)
         if incarnations:
             wanted = [(incarnation,) for incarnation in sorted(incarnations) if incarnation not in self._instances]
             if wanted:
                 self._remember(self._cursor.fetch(self._sql.instances_by_incarnation, self._sql.many(wanted)))
         self._load_steps(commands)
         self._load_params(commands)
+        if self._sql.postgresql:
+            self._load_closed(commands)
+
+    def _load_closed(self, commands: Sequence[Command]) -> None:
+        """Another runtime may have closed a workflow: admission asks the table, under a lock against closing."""
+        uids: dict[tuple[str], None] = {}
+        for command in commands:
+            if isinstance(command, Create):
+                uids[(command.workflow_uid,)] = None
+            elif isinstance(command, Claim) and command.incarnation in self._instances:
+                uids[(self._instances[command.incarnation].workflow_uid,)] = None
+        if uids:
+            self._cursor.fetch(ADMIT, ())
+            self._closed = {
+                row[0] for row in self._cursor.fetch(self._sql.closed_workflows, self._sql.many(list(uids)))
+            }
 
     def _remember(self, rows: Iterable[Sequence[Any]]) -> None:
         for row in rows:
