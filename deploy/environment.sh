@@ -31,7 +31,8 @@ pip_install() {
   return 1
 }
 
-# ensure_environment NAME REQUIREMENT: NAME stamps the result, so that a second run installs nothing.
+# ensure_environment NAME REQUIREMENT: NAME stamps the result, so that a second run installs nothing. What tests need holds
+# what a run needs.
 ensure_environment() {
   local stamp="$VENV/.saisei-$1" python wanted
   wanted=$(cksum <pyproject.toml)
@@ -48,5 +49,5 @@ ensure_environment() {
   fi
   say "installing Saisei and what it needs into $VENV"
   pip_install --editable "$2" || return 1
-  printf '%s\n' "$wanted" >"$stamp"
+  printf '%s\n' "$wanted" | tee "$stamp" >"$VENV/.saisei-run"
 }
