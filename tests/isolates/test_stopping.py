@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,8 +221,6 @@ async def main():
 asyncio.run(main())
 """
     )
-    import sys
-
     runtime = await asyncio.create_subprocess_exec(sys.executable, str(script), stdout=asyncio.subprocess.PIPE)
     assert runtime.stdout is not None
     pid = int(await asyncio.wait_for(runtime.stdout.readline(), 20))
@@ -230,8 +230,7 @@ asyncio.run(main())
 
     def gone() -> bool:
         try:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-                return stat.read().rpartition(")")[2].split()[0] in "ZX"
+            return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] in "ZX"
         except OSError:
             return True
 

@@ -6,7 +6,6 @@ import { MapDelete, MapGet, MapSet, SafeMap, quote } from "./intrinsics.mjs";
 import { Link, PROTOCOL_VERSION } from "./frames.mjs";
 import { activity, install, taint } from "./quiescence.mjs";
 import { preload, strip } from "./globals.mjs";
-import { installBodies } from "./bodies.mjs";
 import { TenantConsole } from "./console.mjs";
 import { Code } from "./modules.mjs";
 import { capture } from "./pristine.mjs";
@@ -38,7 +37,6 @@ const link = new Link(
 const tenantConsole = new TenantConsole((header) => link.send(header));
 
 preload();
-installBodies();
 install();
 strip({ console: tenantConsole.surface(), fetch: closedFetch });
 capture();
