@@ -1,6 +1,6 @@
 """How fast the engine alone is: one-step instances per second over scripted contexts, without Node and gRPC.
 
-    python tests/bench/engine_alone.py [--seconds 5] [--in-flight 50] [--steps 1] [--url sqlite:////tmp/x.db]
+python tests/bench/engine_alone.py [--seconds 5] [--in-flight 50] [--steps 1] [--url sqlite:////tmp/x.db]
 """
 
 from __future__ import annotations

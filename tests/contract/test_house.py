@@ -51,5 +51,5 @@ def test_does_no_io_and_asks_no_clock() -> None:
 
 
 def test_files_stay_readable() -> None:
-    """House style: no file over about 500 lines."""
+    """Style, habits: no file over about 500 lines."""
     assert all(len(source.read_text().splitlines()) <= 500 for source in SOURCES)
