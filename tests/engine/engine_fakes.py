@@ -11,9 +11,11 @@ A program is a generator function `program(event, step)`: it yields steps and ge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
@@ -334,6 +336,12 @@ class Host:
             await asyncio.sleep(0.005)
         raise AssertionError("the condition never held")
 
+    def fall_silent(self) -> None:
+        """As if the process were dead or cut off: no claim, no lease, no notice; its contexts stay as they are."""
+        self.engine._scheduler.close()
+        self.engine._contexts.check = lambda: None
+        self.engine._contexts.verify = lambda incarnation: None
+
     def reborn(self, **changes: Any) -> Host:
         """Another engine of the same runtime on the same database, with the same programs."""
         other = type(self)(self.database, clock=self.clock, settings=replace(self.settings, **changes))
@@ -348,3 +356,29 @@ class VirtualHost(Host):
     """On a clock that a test advances."""
 
     clock: VirtualClock = field(default_factory=VirtualClock)
+
+
+# --- common programs and words ----------------------------------------------------------------------------------------
+
+YEAR = 31_536_000
+MONTH = 2_592_000
+
+
+def returns_nothing(event, step):
+    yield step.do("only", lambda: b"{}")
+
+
+def holds(event, step):
+    yield Hold()
+
+
+def sleeps(event, step):
+    yield step.sleep("rest", 3600)
+    return b'{"rested":true}'
+
+
+async def refused(call: Awaitable[Any]) -> str:
+    """The reason of the SaiseiError that the call must fail with."""
+    with pytest.raises(SaiseiError) as caught:
+        await call
+    return caught.value.reason

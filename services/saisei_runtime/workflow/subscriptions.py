@@ -214,7 +214,7 @@ class Subscriptions:
                     watch.feed(after.instance_id, after.status, now_ms)
 
     def touched(self, incarnations: Iterable[str] | None) -> list[str]:
-        """Another runtime changed rows (None: any): their readers go to the table. Returns what watches must look at."""
+        """Another runtime changed rows (None: any): their readers go to the table. Returns what watches look at."""
         named = list(self._tails) if incarnations is None else list(incarnations)
         for incarnation in named:
             for subscription in self._tails.get(incarnation, ()):
