@@ -1,5 +1,6 @@
-"""Taking a bundle in: every byte verified and in the Resource's own custody before anything is shown (AR-08 …
-AR-13).
+"""Taking a bundle in: every byte is verified and in the Resource's own custody before anything is shown.
+
+AR-08 … AR-13.
 """
 
 from __future__ import annotations
@@ -42,9 +43,7 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """`public_origin` is this Host's own; when it is empty, the artifact path of any origin means bytes that are held
-    here.
-    """
+    """`public_origin` is this Host's own; when empty, the artifact path of any origin means bytes held here."""
 
     store: Store
     custody: Custody

@@ -150,8 +150,9 @@ class Custody:
             )
 
     async def sweep(self, digests: Iterable[str]) -> None:
-        """Removes the files among `digests` that have no row; the write lock keeps uploads of the same bytes out
-        meanwhile.
+        """Removes the files among `digests` that have no row.
+
+        The write lock keeps uploads of the same bytes out meanwhile.
         """
         wanted = list(digests)
 

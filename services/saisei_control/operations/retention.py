@@ -39,9 +39,9 @@ async def run(store: Store, custody: Custody, clock: Clock) -> None:
 
 
 def sweep(connection: Connection, now_ms: int) -> int:
-    """Forgets at most 500 Operations that are terminal and past their retention, and tombstones without any; returns
-    how many
-    Operations went.
+    """Forgets at most 500 Operations that are terminal and past their retention, and tombstones that have none left.
+
+    Returns how many Operations went.
     """
     expired = list(
         connection.execute(

@@ -1,5 +1,4 @@
-"""Whether a mutation may be accepted, given the other Resources: references and each Form's own conditions (F-02 …
-F-05).
+"""Whether a mutation may be accepted, given the other Resources: references, each Form's conditions (F-02 … F-05).
 
 Everything here runs inside the accepting write transaction, so that of two conflicting requests one sees the other
 (WD-06, H-109).

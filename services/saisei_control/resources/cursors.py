@@ -39,8 +39,9 @@ class Cursors:
         return base64.urlsafe_b64encode(self._mac(body, binding) + body).decode().rstrip("=")
 
     def open(self, cursor: str, binding: str, now_ms: int) -> str:
-        """The UID to go on after. SaiseiError invalid_request for one that is not for this walk, cursor_expired for an
-        old one.
+        """The UID to go on after.
+
+        SaiseiError invalid_request for a cursor that is not of this walk, cursor_expired for an old one.
         """
         wrong = SaiseiError("invalid_request", "the cursor does not belong to this list; start again without one")
         try:

@@ -27,9 +27,7 @@ class Request:
 
 
 def request_digest(method: str, path: str, generation: int | None, body: JsonObject | None) -> str:
-    """`path` is relative to the API root. None marks what the request does not have; private values are not part of
-    `body`.
-    """
+    """`path` is relative to the API root, None is what the request does not have; `body` is without private values."""
     return hashlib.sha256(
         equality_key({"method": method, "path": path, "generation": generation, "body": body}).encode()
     ).hexdigest()

@@ -112,9 +112,7 @@ class Reader:
         return Page(items, self._cursors.seal(items[-1].uid, binding, now) if more else None)
 
     async def _refresh(self, stored: StoredResource) -> ResourceRecord:
-        """A newer observation of a settled workflow, when the runtime gives one in time; never a failure (DW-05,
-        H-090).
-        """
+        """A newer observation of a settled workflow if the runtime gives one in time; never fails (DW-05, H-090)."""
         record = stored.record
         last = self._refreshed.get(record.uid)
         recent = last is not None and time.monotonic() - last < FRESH_SECONDS

@@ -73,10 +73,10 @@ operations = Table(
     Column("retain_until", BigInteger, nullable=False),
     Column("error_code", String(64)),
     Column("error_message", Text),
-    # The executor's: who works on it until when, and when it may be tried again (system time, never the virtual clock).
+    # The executor's: "<control id>/<random>" works on it until then, and when it may be tried again. System time: a
+    # virtual clock must not stop leases.
     Column("lease_owner", String(160)),
     Column("lease_until", BigInteger),
-    # "<control id>/<random>" and until when, in system time: a virtual clock must not stop leases.
     Column("attempts", BigInteger, nullable=False),
     Column("due_at", BigInteger, nullable=False),
 )

@@ -24,8 +24,7 @@ class WorkerEndpointEffect:
         waiting = await work.until_effective(attached)
         if waiting is not None:
             return waiting
-        # The gateway's certificate covers every name under the workers' domain, so a route that is effective is
-        # reachable.
+        # The gateway's certificate covers every name under the workers' domain: an effective route is reachable.
         return Done(observed={"tlsReady": True, "activeDeploymentRouteReady": True})
 
     async def remove(self, work: Work) -> Outcome:
