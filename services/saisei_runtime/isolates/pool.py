@@ -60,6 +60,9 @@ class WorkerIsolate:
 
     async def start_workflow(self, start: WorkflowStart, listener: ContextListener) -> ContextHandle:
         thread = await self.threads.take()
+        while thread.gone or thread.killing:  # it died while it was handed over
+            self.threads.give_back(thread, reusable=False)
+            thread = await self.threads.take()
         self.used_at = asyncio.get_running_loop().time()
 
         def ended(reusable: bool) -> None:

@@ -16,8 +16,8 @@ import msgspec
 from saisei_runtime.isolates.port import RetryPolicy
 
 PROTOCOL_VERSION = 1
-# The largest frame: a bundle (128 MiB of files) with its header.
-MAX_FRAME = 160 * 1024 * 1024
+# The largest frame that a thread may send: a document of 1 MiB, 64 KiB of a body, or a header, with room to spare.
+MAX_FRAME = 4 * 1024 * 1024
 MAX_UNIX_PATH = 100
 
 

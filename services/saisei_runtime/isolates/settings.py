@@ -24,7 +24,7 @@ class IsolateSettings:
     thread_heap: int = 192
     process_memory: int = 2048
     # How long a context may need to fall silent once its outcome is known, before its thread is terminated.
-    quiet_within: float = 0.25
+    quiet_within: float = 0.75
     # How long a terminated thread may need to be joined, before its process is killed.
     join_within: float = 1.5
     heartbeat_every: float = 1.0

@@ -88,7 +88,7 @@ function open(/** @type {object} */ object, /** @type {boolean} */ isRoot) {
   }
   ArraySort(keys); // by UTF-16 code units, as RFC 8785 wants it
   for (let i = 0; i < count; i++) {
-    const found = ReflectGetOwnPropertyDescriptor(object, keys[i]);
+    const found = ReflectGetOwnPropertyDescriptor(object, /** @type {string} */ (keys[i]));
     if (found === undefined || !ObjectHasOwn(found, "value")) return invalid("an object has an accessor property");
     if (!found.enumerable) return invalid("an object has a non-enumerable property");
     ArrayPush(values, found.value);
@@ -132,7 +132,7 @@ function write(/** @type {object} */ root) {
     if (text.length > MAX_BYTES) return tooLarge();
     const index = level.next++;
     if (index > 0) text += ",";
-    if (level.keys !== null) text += quote(level.keys[index]) + ":";
+    if (level.keys !== null) text += quote(/** @type {string} */ (level.keys[index])) + ":";
     const value = level.values[index];
     switch (typeof value) {
       case "string":

@@ -1,6 +1,8 @@
 /** `env` (MW-21): exactly the variables, secrets and Bindings of the Version, and the calls that Bindings make. */
 
 import {
+  ArrayPush,
+  ArrayShift,
   MapClear,
   MapDelete,
   MapGet,
@@ -17,6 +19,9 @@ import { decodeDocument } from "./documents.mjs";
 import { resolveWith } from "./step.mjs";
 import { workflowBinding } from "./bindings/workflow.mjs";
 
+/** Calls of one scope that the runtime is asked to perform at once; more wait here, in the tenant's own heap. */
+const MAX_UNDER_WAY = 128;
+
 /** @typedef {{ value: any, body: string | null }} Answer */
 
 /** One context's or invocation's `env`. Calls that are under way when it closes never settle. */
@@ -31,9 +36,12 @@ export class Environment {
     this.scope = scope;
     this.send = send;
     this.closed = false;
-    /** @type {Map<number, { resolve: (answer: Answer) => void, reject: (error: unknown) => void }>} */
+    /** @type {Map<number, { resolve: (answer: Answer) => void, reject: (error: unknown) => void, long: boolean }>} */
     this.calls = new SafeMap();
     this.lastCall = 0;
+    this.underWay = 0;
+    /** Calls that wait for their turn. @type {(() => void)[]} */
+    this.queue = [];
   }
 
   /** A fresh object with fresh values. */
@@ -69,12 +77,21 @@ export class Environment {
         resolveWith(/** @type {any} */ (resolve), value);
         if (sealed) ObjectFreeze(value);
       };
-      MapSet(this.calls, id, { resolve: settle, reject });
-      this.send(
-        `{"t":"call","scope":${quote(this.scope)},"call":${id},"binding":${quote(binding)},"method":"${method}",` +
-          `"arguments":${args},"has":${body !== null}}`,
-        body,
-      );
+      // `next` waits for events as long as it takes and must not keep others from their turn.
+      const long = method === "next";
+      const begin = () => {
+        MapSet(this.calls, id, { resolve: settle, reject, long });
+        this.send(
+          `{"t":"call","scope":${quote(this.scope)},"call":${id},"binding":${quote(binding)},"method":"${method}",` +
+            `"arguments":${args},"has":${body !== null}}`,
+          body,
+        );
+      };
+      if (long) begin();
+      else if (this.underWay < MAX_UNDER_WAY) {
+        this.underWay++;
+        begin();
+      } else ArrayPush(this.queue, begin);
     });
   }
 
@@ -82,6 +99,10 @@ export class Environment {
     const waiting = MapGet(this.calls, header.call);
     if (waiting === undefined) return;
     MapDelete(this.calls, header.call);
+    if (!waiting.long) {
+      if (this.queue.length > 0) ArrayShift(this.queue)();
+      else this.underWay--;
+    }
     if (header.ok) waiting.resolve({ value: header.value, body: header.has ? body.text() : null });
     else waiting.reject(namedError(header.name, header.message));
   }
@@ -89,6 +110,7 @@ export class Environment {
   close() {
     this.closed = true;
     MapClear(this.calls);
+    this.queue = [];
   }
 }
 Object.setPrototypeOf(Environment.prototype, null);

@@ -79,6 +79,8 @@ export function strip(own) {
   // What browsers' and other Workers' code finds its global object by.
   Object.defineProperty(root, "self", { value: root, writable: true, enumerable: false, configurable: true });
   Object.defineProperty(root, Symbol.toStringTag, { value: "global", configurable: true });
+  // Object URLs would live in a store of the whole process.
+  for (const name of ["createObjectURL", "revokeObjectURL"]) Reflect.deleteProperty(URL, name);
   // A tenant's handler would be called by the engine while the host's own errors are made.
   if (Object.hasOwn(Error, "prepareStackTrace")) Reflect.deleteProperty(Error, "prepareStackTrace");
 }

@@ -18,7 +18,6 @@ export const {
   construct: ReflectConstruct,
   getOwnPropertyDescriptor: ReflectGetOwnPropertyDescriptor,
   getPrototypeOf: ReflectGetPrototypeOf,
-  setPrototypeOf: ReflectSetPrototypeOf,
   isExtensible: ReflectIsExtensible,
   ownKeys: ReflectOwnKeys,
   defineProperty: ReflectDefineProperty,
@@ -27,8 +26,8 @@ export const {
 export const { freeze: ObjectFreeze, is: ObjectIs, hasOwn: ObjectHasOwn } = Object;
 export const { isArray: ArrayIsArray } = Array;
 export const { isInteger: NumberIsInteger, isFinite: NumberIsFinite } = Number;
-export const { parse: JSONParse, stringify: JSONStringify } = JSON;
-export const { min: MathMin, max: MathMax } = Math;
+const { stringify } = JSON;
+export const { parse: JSONParse } = JSON;
 
 export const ObjectPrototype = Object.prototype;
 export const ArrayPrototype = Array.prototype;
@@ -37,7 +36,6 @@ export const ArrayPop = uncurryThis(Array.prototype.pop);
 export const ArraySort = uncurryThis(Array.prototype.sort);
 export const ArrayJoin = uncurryThis(Array.prototype.join);
 export const ArrayShift = uncurryThis(Array.prototype.shift);
-export const ArraySlice = uncurryThis(Array.prototype.slice);
 
 export const StringIsWellFormed = uncurryThis(String.prototype.isWellFormed);
 export const StringToWellFormed = uncurryThis(String.prototype.toWellFormed);
@@ -53,16 +51,12 @@ export const SafeSet = Set;
 export const SafeWeakMap = WeakMap;
 export const MapGet = uncurryThis(Map.prototype.get);
 export const MapSet = uncurryThis(Map.prototype.set);
-export const MapHas = uncurryThis(Map.prototype.has);
 export const MapDelete = uncurryThis(Map.prototype.delete);
 export const MapClear = uncurryThis(Map.prototype.clear);
 export const MapForEach = uncurryThis(Map.prototype.forEach);
-export const MapSize = getter(Map.prototype, "size");
 export const SetAdd = uncurryThis(Set.prototype.add);
 export const SetHas = uncurryThis(Set.prototype.has);
 export const SetDelete = uncurryThis(Set.prototype.delete);
-export const SetForEach = uncurryThis(Set.prototype.forEach);
-export const SetSize = getter(Set.prototype, "size");
 export const WeakMapGet = uncurryThis(WeakMap.prototype.get);
 export const WeakMapSet = uncurryThis(WeakMap.prototype.set);
 
@@ -74,23 +68,15 @@ export const SafeTypeError = TypeError;
 
 const TypedArray = Object.getPrototypeOf(Uint8Array);
 export const SafeUint8Array = Uint8Array;
-export const SafeArrayBuffer = ArrayBuffer;
 export const TypedArraySet = uncurryThis(TypedArray.prototype.set);
-export const TypedArrayLength = getter(TypedArray.prototype, "length");
-export const TypedArrayBuffer = getter(TypedArray.prototype, "buffer");
 export const TypedArrayByteLength = getter(TypedArray.prototype, "byteLength");
-export const TypedArrayByteOffset = getter(TypedArray.prototype, "byteOffset");
 export const TypedArrayTag = getter(TypedArray.prototype, Symbol.toStringTag);
-export const DataViewBuffer = getter(DataView.prototype, "buffer");
-export const DataViewByteLength = getter(DataView.prototype, "byteLength");
-export const DataViewByteOffset = getter(DataView.prototype, "byteOffset");
-export const ArrayBufferByteLength = getter(ArrayBuffer.prototype, "byteLength");
 
 export const RegExpExec = uncurryThis(RegExp.prototype.exec);
 export const SymbolDispose = Symbol.dispose;
 
 /** A JSON string literal of a primitive string: no `toJSON` is ever looked up for primitives. */
-export const quote = (/** @type {string} */ text) => JSONStringify(text);
+export const quote = (/** @type {string} */ text) => stringify(text);
 
 /** An Error as Bindings and modules reject with it (F-12): its own, read-only, non-enumerable `name` is the code. */
 export function namedError(/** @type {string} */ name, /** @type {string} */ message) {

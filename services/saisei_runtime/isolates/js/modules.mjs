@@ -35,7 +35,7 @@ const decoder = new util.TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const decode = uncurryThis(decoder.decode);
 const linkRequests = uncurryThis(SourceTextModule.prototype.linkRequests);
 const instantiate = uncurryThis(SourceTextModule.prototype.instantiate);
-const createCachedData = uncurryThis(SourceTextModule.prototype.createCachedData);
+const createCachedData = uncurryThis(/** @type {any} */ (SourceTextModule.prototype).createCachedData);
 const evaluate = uncurryThis(SourceTextModule.prototype.evaluate);
 const setExport = uncurryThis(SyntheticModule.prototype.setExport);
 
@@ -185,6 +185,7 @@ export class Graph {
       const { module, path, isScript } = /** @type {any} */ (fresh[i]);
       if (!isScript) continue;
       const requests = module.moduleRequests;
+      /** @type {any[]} */
       const found = [];
       for (let j = 0; j < requests.length; j++) {
         ArrayPush(found, this.#request(requests[j].specifier, requests[j].attributes, requests[j].phase, path, fresh));
@@ -229,6 +230,7 @@ export class Graph {
     if (source === undefined) {
       throw new ModuleProblem("module_not_found", `${importer} imports ${path}, which is not in the bundle`, importer);
     }
+    /** @type {any} */
     let module;
     if (source.type === JAVASCRIPT) {
       module = this.#script(source);

@@ -34,7 +34,7 @@ function hidden() {
     proto(generator), proto(asyncGenerator), proto(async () => {}),
     proto(proto(generator.prototype)), proto(proto(asyncGenerator.prototype)),
     proto([][Symbol.iterator]()), proto(new Map().entries()), proto(new Set().values()), proto(""[Symbol.iterator]()),
-    proto("a".matchAll(/a/g)), proto(Iterator.from({ next() {} })), proto([].values().map((x) => x)),
+    proto("a".matchAll(/a/g)), proto(Iterator.from({ next: () => ({ done: true, value: 0 }) })), proto([].values().map((x) => x)),
     proto(new Headers().entries()), proto(new FormData().entries()), proto(new URLSearchParams().entries()),
     proto(new Intl.Segmenter().segment("")), proto(new Intl.Segmenter().segment("")[Symbol.iterator]()),
     proto(new ReadableStream().values()), proto(Uint8Array),

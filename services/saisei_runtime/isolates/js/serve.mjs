@@ -34,6 +34,7 @@ const { get: signalOf } = own(AbortController.prototype, "signal");
 const abort = uncurryThis(AbortController.prototype.abort);
 const forEachHeader = uncurryThis(Headers.prototype.forEach);
 const getReader = uncurryThis(ReadableStream.prototype.getReader);
+const subarray = uncurryThis(Object.getPrototypeOf(Uint8Array).prototype.subarray);
 const read = uncurryThis(ReadableStreamDefaultReader.prototype.read);
 const cancel = uncurryThis(ReadableStreamDefaultReader.prototype.cancel);
 const enqueue = uncurryThis(ReadableByteStreamController.prototype.enqueue);
@@ -44,6 +45,8 @@ const respond = uncurryThis(ReadableStreamBYOBRequest.prototype.respond);
 
 /** Bytes that may be on their way to the runtime before it has taken any; also the runtime's window towards us. */
 const WINDOW = 262_144;
+const CHUNK = 65_536;
+const MAX_HEADERS = 262_144;
 const LOG_WINDOW_MS = 1_000;
 const now = Date.now;
 
@@ -145,6 +148,8 @@ class Invocation {
     /** @type {any} */
     this.reader = null;
     this.reading = false;
+    /** What is left of the chunk that was read last. @type {Uint8Array | null} */
+    this.rest = null;
     this.responded = false;
     this.waiting = 0;
     this.expired = false;
@@ -292,6 +297,7 @@ class Invocation {
         list += `${list === "" ? "" : ","}[${quote(key)},${quote(value)}]`;
       });
       body = bodyOf(response);
+      if (list.length > MAX_HEADERS) throw namedError("TypeError", "the headers of the Response are over 256 KiB");
       if (status < 200 || (body !== null && bodyUsedOf(response))) throw namedError("TypeError", "the Response cannot be sent");
       if (body !== null) this.reader = getReader(body);
     } catch (error) {
@@ -310,6 +316,15 @@ class Invocation {
 
   #pump() {
     if (this.reader === null || this.reading || this.credit <= 0) return;
+    if (this.rest !== null) {
+      const { rest } = this;
+      const size = TypedArrayByteLength(rest);
+      this.rest = size > CHUNK ? subarray(rest, CHUNK) : null;
+      this.credit -= size > CHUNK ? CHUNK : size;
+      this.send("chunk", "", size > CHUNK ? subarray(rest, 0, CHUNK) : rest);
+      this.#pump();
+      return;
+    }
     this.reading = true;
     PromiseThen(
       read(this.reader),
@@ -325,8 +340,7 @@ class Invocation {
           this.#breakOff(namedError("TypeError", "a response body may only hold Uint8Array chunks"));
           return;
         }
-        this.credit -= TypedArrayByteLength(value);
-        this.send("chunk", "", value);
+        if (TypedArrayByteLength(value) > 0) this.rest = value;
         this.#pump();
       },
       (/** @type {unknown} */ error) => {

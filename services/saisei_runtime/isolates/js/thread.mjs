@@ -28,9 +28,15 @@ let role;
 const link = new Link(
   { path: settings.socket },
   (header, body) => {
-    if (header.t === "code") MapSet(codes, header.version, new Code(header, body));
-    else if (header.t === "forget") MapDelete(codes, header.version);
-    else role.onFrame(header, body);
+    try {
+      if (header.t === "code") MapSet(codes, header.version, new Code(header, body));
+      else if (header.t === "forget") MapDelete(codes, header.version);
+      else role.onFrame(header, body);
+    } catch (error) {
+      // What the host itself cannot do in this realm it will not be able to do again: the thread is given up, not left hanging.
+      role.onUncaught(error, "The thread cannot go on:");
+      exit(1);
+    }
   },
   () => exit(0),
 );

@@ -81,7 +81,7 @@ class Run {
     this.tag = `context-${role.contexts}:/`;
     this.over = false;
     this.stoppedAt = 0;
-    const send = (/** @type {string} */ text, /** @type {string | null | undefined} */ content) => role.link.send(text, content ?? null);
+    const send = (/** @type {string} */ text, /** @type {string | null} */ content = null) => role.link.send(text, content);
     this.send = send;
     this.steps = new Steps(send, (reason) => this.settle("failed", reason, "", null));
     this.environment = new Environment(this.code, header.context, send);

@@ -157,15 +157,13 @@ function subscription(
       (/** @type {{ isDone: boolean, body: string | null }} */ { isDone, body }) => {
         if (disposed) return;
         ended = ended || isDone;
-        resolveWith(waiting[0].resolve, isDone || body === null ? done() : { done: false, value: decodeDocument(body) });
-        ArrayShift(waiting);
+        resolveWith(ArrayShift(waiting).resolve, isDone || body === null ? done() : { done: false, value: decodeDocument(body) });
         if (ended) finish();
         else if (waiting.length > 0) pump();
       },
       (/** @type {unknown} */ error) => {
         if (disposed) return;
-        waiting[0].reject(error);
-        ArrayShift(waiting);
+        ArrayShift(waiting).reject(error);
         if (waiting.length > 0) pump();
       },
     );
