@@ -11,6 +11,7 @@ A program is a generator function `program(event, step)`: it yields steps and ge
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -310,6 +311,15 @@ class Host:
                 return view
             await asyncio.sleep(0.01)
         raise AssertionError(f"{view} is not {statuses}")
+
+    async def eventually_complete(self, instance_id: str, workflow: str = "wf") -> None:
+        """Like `until` complete, through an outage."""
+        for _ in range(1000):
+            with contextlib.suppress(SaiseiError):
+                if (await self.engine.get(workflow, instance_id)).status == "complete":
+                    return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{instance_id} never completed")
 
     async def events(self, instance_id: str, workflow: str = "wf", cursor: int = 0) -> list[Any]:
         """The recorded events of an instance that has ended."""

@@ -149,6 +149,13 @@ def test_a_throw_is_run_threw_with_its_message(rows: Rows) -> None:
     assert rows.event("workflow_errored")["error"] == {"name": "run_threw", "message": "x" * 8192}
 
 
+def test_a_message_is_made_of_scalars(rows: Rows) -> None:
+    """W-013, S-22: a lone surrogate in a thrown string becomes a question mark, here and in the event."""
+    rows.started()
+    rows.end(Failed("run_threw", "a\ud800b😀"))
+    assert rows.row.error_message == rows.event("workflow_errored")["error"]["message"] == "a?b😀"
+
+
 @pytest.mark.parametrize("reason", ["step_failed", "step_limit_exceeded", "step_definition_mismatch"])
 def test_the_other_reasons_have_no_message(rows: Rows, reason: str) -> None:
     """W-012, W-013, S-22: the reason is the error's name, the message empty in the event."""

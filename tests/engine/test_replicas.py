@@ -152,3 +152,30 @@ async def test_a_dead_runtime_is_taken_over(pair: tuple[Host, Host]) -> None:
     b.engine.deployment_changed("worker")
     await b.until("i", "complete")
     assert len(b.pool.started) == 1
+
+
+async def test_a_lost_connection_is_made_again(pair: tuple[Host, Host], url: str) -> None:
+    """W-089, W-005: every connection of the database is cut; callers may get backend_unavailable, no work is lost."""
+    a, b = pair
+
+    def program(event, step):
+        for number in range(20):
+            yield step.do(f"s{number}", lambda: b"{}")
+        return b"{}"
+
+    for host in pair:
+        host.define(program)
+    items = [(f"i{number}", None) for number in range(40)]
+    await a.engine.create_batch("wf", items)
+    with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
+        for _ in range(3):
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            await asyncio.sleep(0.05)
+    for instance_id, _ in items:
+        await a.eventually_complete(instance_id)
+        steps = [event for event in await a.types(instance_id) if event == "step_completed"]
+        assert len(steps) == 20
+    assert await b.engine.create("wf", "after", None) == "after"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -18,7 +19,8 @@ from saisei_runtime.store.schema import metadata
 from saisei_runtime.store.text import loaded, stored
 from saisei_runtime.workflow.identity import Incarnations, created_at_least
 from saisei_runtime.workflow.records import Instance, QueuedEvent, Step
-from saisei_service.database import Database
+from saisei_runtime.workflow.statements import statements
+from saisei_service.database import Database, open_database
 
 
 def test_migrations_make_the_schema(database: Database) -> None:
@@ -54,6 +56,27 @@ def test_incarnations_ascend() -> None:
     made = [incarnations.new(ms) for ms in (5, 5, 5, 4, 6, 6)]
     assert made == sorted(set(made)) and all(len(one) == 32 for one in made)
     assert created_at_least(5) <= made[0] < created_at_least(6)
+
+
+def test_no_hot_statement_scans_a_table(tmp_path: Path) -> None:
+    """Design 2, design 4: every look-up and update of the journal goes through an index."""
+    database = open_database(f"sqlite:///{tmp_path / 'plans.db'}")
+    migrate_runtime(database)
+    sql = statements(postgresql=False)
+    texts = [getattr(sql, name) for name in sql.__dataclass_fields__ if name != "postgresql"]
+    due = "SELECT incarnation FROM workflow_instances WHERE workflow_uid = ? AND due_at_ms IS NOT NULL"
+    texts += [
+        f"{due} AND due_at_ms <= ? ORDER BY due_at_ms LIMIT 10",
+        "SELECT incarnation FROM workflow_instances WHERE lease_until_ms <= ?",
+        "SELECT incarnation FROM workflow_instances WHERE purge_at_ms <= ?",
+        "SELECT incarnation FROM workflow_instances WHERE workflow_uid = ? AND incarnation > ? ORDER BY incarnation",
+        "SELECT * FROM workflow_event_log WHERE incarnation = ? AND event_id > ? ORDER BY event_id LIMIT 10",
+    ]
+    with database.reader.connect() as connection:
+        for text in texts:
+            for *_, detail in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", (None,) * text.count("?")):
+                assert not detail.startswith(("SCAN t", "SCAN workflow_", "USE TEMP")), (detail, text)
+    database.close()
 
 
 async def test_a_refused_row_takes_no_other_down(host: Host) -> None:

@@ -148,7 +148,11 @@ class Journal:
                     except Empty:
                         item = None
             if batch:
-                self._process(batch)
+                try:
+                    self._process(batch)
+                except Exception:
+                    # The writer outlives everything: without it nothing of this runtime would ever commit again.
+                    _log.exception("the journal lost %d commands", len(batch))
             if isinstance(item, _Work):
                 self._perform(item)
             elif isinstance(item, _Stop):

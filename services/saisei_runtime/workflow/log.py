@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from saisei_runtime.workflow.limits import LIFETIME_MS
+from saisei_runtime.workflow.limits import LIFETIME_MS, MESSAGE_SCALARS
 from saisei_runtime.workflow.records import Step
 
 WORKFLOW_QUEUED: Final = "workflow_queued"
@@ -155,4 +155,10 @@ def _named(event_type: str, name: str) -> Fact:
 
 
 def _error(name: str, message: str) -> bytes:
-    return b'{"name":%b,"message":%b}' % (_json(name), _json(message))
+    return b'{"name":%b,"message":%b}' % (_json(tidy(name)), _json(tidy(message)))
+
+
+def tidy(text: str) -> str:
+    """At most 8,192 scalars (W-013), each a real one: a thrown string may hold lone surrogates."""
+    text = text[:MESSAGE_SCALARS]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

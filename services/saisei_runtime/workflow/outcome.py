@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from saisei_runtime.isolates.port import Completed, Failed
 from saisei_runtime.workflow import log
 from saisei_runtime.workflow.commands import Decision, Ended, Instant, Reply
-from saisei_runtime.workflow.limits import MESSAGE_SCALARS, RETENTION_MS
+from saisei_runtime.workflow.limits import RETENTION_MS
 from saisei_runtime.workflow.records import COMPLETE, ERRORED, TERMINATED, Instance
 
 LIFETIME: Final = "lifetime_exceeded"
@@ -51,7 +51,7 @@ def completed(instance: Instance, output: bytes | None, now: Instant) -> Decisio
 
 
 def errored(instance: Instance, reason: str, message: str | None, now: Instant) -> Decision:
-    message = None if message is None else message[:MESSAGE_SCALARS]
+    message = None if message is None else log.tidy(message)
     row = replace(instance, error_reason=reason, error_message=message)
     return _end(row, ERRORED, now.ms, now.ms, log.errored(reason, message))
 
