@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsaisei/common/v1/common.proto\x12\x10saisei.common.v1\"H\n\tPrincipal\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x06rights\x18\x02 \x03(\x0b\x32\x1d.saisei.common.v1.SpaceRights\"F\n\x0bSpaceRights\x12\r\n\x05space\x18\x01 \x01(\t\x12\x0c\n\x04read\x18\x02 \x01(\x08\x12\r\n\x05write\x18\x03 \x01(\x08\x12\x0b\n\x03use\x18\x04 \x01(\x08\"\"\n\x08\x44ocument\x12\x16\n\x0e\x63\x61nonical_json\x18\x01 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsaisei/common/v1/common.proto\x12\x10saisei.common.v1\"H\n\tPrincipal\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x06rights\x18\x02 \x03(\x0b\x32\x1d.saisei.common.v1.SpaceRights\"U\n\x0bSpaceRights\x12\r\n\x05space\x18\x01 \x01(\t\x12\x0c\n\x04read\x18\x02 \x01(\x08\x12\r\n\x05write\x18\x03 \x01(\x08\x12\x0b\n\x03use\x18\x04 \x01(\x08\x12\r\n\x05\x61\x64min\x18\x05 \x01(\x08\"\"\n\x08\x44ocument\x12\x16\n\x0e\x63\x61nonical_json\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PRINCIPAL']._serialized_start=51
   _globals['_PRINCIPAL']._serialized_end=123
   _globals['_SPACERIGHTS']._serialized_start=125
-  _globals['_SPACERIGHTS']._serialized_end=195
-  _globals['_DOCUMENT']._serialized_start=197
-  _globals['_DOCUMENT']._serialized_end=231
+  _globals['_SPACERIGHTS']._serialized_end=210
+  _globals['_DOCUMENT']._serialized_start=212
+  _globals['_DOCUMENT']._serialized_end=246
 # @@protoc_insertion_point(module_scope)

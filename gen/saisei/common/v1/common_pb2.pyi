@@ -56,12 +56,15 @@ class SpaceRights(_message.Message):
     READ_FIELD_NUMBER: _builtins.int
     WRITE_FIELD_NUMBER: _builtins.int
     USE_FIELD_NUMBER: _builtins.int
+    ADMIN_FIELD_NUMBER: _builtins.int
     space: _builtins.str
     """Space name, grammar H-006; "*" stands for each Space, present and future."""
     read: _builtins.bool
     write: _builtins.bool
     use: _builtins.bool
     """May name Resources of this Space as reference targets. A token's `write` includes it."""
+    admin: _builtins.bool
+    """May read the Space's audit log and settle Operations whose outcome cannot be established (H-118)."""
     def __init__(
         self,
         *,
@@ -69,10 +72,11 @@ class SpaceRights(_message.Message):
         read: _builtins.bool = ...,
         write: _builtins.bool = ...,
         use: _builtins.bool = ...,
+        admin: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["read", b"read", "space", b"space", "use", b"use", "write", b"write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "read", b"read", "space", b"space", "use", b"use", "write", b"write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

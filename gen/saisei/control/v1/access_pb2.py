@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from saisei.common.v1 import common_pb2 as saisei_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esaisei/control/v1/access.proto\x12\x11saisei.control.v1\x1a\x1dsaisei/common/v1/common.proto\"$\n\x13\x41uthenticateRequest\x12\r\n\x05token\x18\x01 \x01(\t\"F\n\x14\x41uthenticateResponse\x12.\n\tprincipal\x18\x01 \x01(\x0b\x32\x1b.saisei.common.v1.Principal\"|\n\x12\x43reateTokenRequest\x12.\n\tprincipal\x18\x01 \x01(\x0b\x32\x1b.saisei.common.v1.Principal\x12\x1f\n\x12\x65xpires_in_seconds\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x15\n\x13_expires_in_seconds\"$\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\"(\n\x13RevokeTokensRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\"\'\n\x14RevokeTokensResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\x05\x32\xaf\x02\n\rAccessService\x12_\n\x0c\x41uthenticate\x12&.saisei.control.v1.AuthenticateRequest\x1a\'.saisei.control.v1.AuthenticateResponse\x12\\\n\x0b\x43reateToken\x12%.saisei.control.v1.CreateTokenRequest\x1a&.saisei.control.v1.CreateTokenResponse\x12_\n\x0cRevokeTokens\x12&.saisei.control.v1.RevokeTokensRequest\x1a\'.saisei.control.v1.RevokeTokensResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esaisei/control/v1/access.proto\x12\x11saisei.control.v1\x1a\x1dsaisei/common/v1/common.proto\"$\n\x13\x41uthenticateRequest\x12\r\n\x05token\x18\x01 \x01(\t\"F\n\x14\x41uthenticateResponse\x12.\n\tprincipal\x18\x01 \x01(\x0b\x32\x1b.saisei.common.v1.Principal\"|\n\x12\x43reateTokenRequest\x12.\n\tprincipal\x18\x01 \x01(\x0b\x32\x1b.saisei.common.v1.Principal\x12\x1f\n\x12\x65xpires_in_seconds\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x15\n\x13_expires_in_seconds\"$\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\"L\n\x13RevokeTokensRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x15\n\x08token_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_token_id\"\'\n\x14RevokeTokensResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\x05\"w\n\x12RotateTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x17\n\x0foverlap_seconds\x18\x02 \x01(\x03\x12\x1f\n\x12\x65xpires_in_seconds\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x15\n\x13_expires_in_seconds\"$\n\x13RotateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\"9\n\x11ListTokensRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_principal\">\n\x12ListTokensResponse\x12(\n\x06tokens\x18\x01 \x03(\x0b\x32\x18.saisei.control.v1.Token\"\xa7\x01\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\tprincipal\x18\x02 \x01(\x0b\x32\x1b.saisei.common.v1.Principal\x12\x12\n\ncreated_at\x18\x03 \x01(\t\x12\x17\n\nexpires_at\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nrevoked_at\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\r\n\x0b_expires_atB\r\n\x0b_revoked_at2\xe8\x03\n\rAccessService\x12_\n\x0c\x41uthenticate\x12&.saisei.control.v1.AuthenticateRequest\x1a\'.saisei.control.v1.AuthenticateResponse\x12\\\n\x0b\x43reateToken\x12%.saisei.control.v1.CreateTokenRequest\x1a&.saisei.control.v1.CreateTokenResponse\x12_\n\x0cRevokeTokens\x12&.saisei.control.v1.RevokeTokensRequest\x1a\'.saisei.control.v1.RevokeTokensResponse\x12\\\n\x0bRotateToken\x12%.saisei.control.v1.RotateTokenRequest\x1a&.saisei.control.v1.RotateTokenResponse\x12Y\n\nListTokens\x12$.saisei.control.v1.ListTokensRequest\x1a%.saisei.control.v1.ListTokensResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,9 +41,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATETOKENRESPONSE']._serialized_start=320
   _globals['_CREATETOKENRESPONSE']._serialized_end=356
   _globals['_REVOKETOKENSREQUEST']._serialized_start=358
-  _globals['_REVOKETOKENSREQUEST']._serialized_end=398
-  _globals['_REVOKETOKENSRESPONSE']._serialized_start=400
-  _globals['_REVOKETOKENSRESPONSE']._serialized_end=439
-  _globals['_ACCESSSERVICE']._serialized_start=442
-  _globals['_ACCESSSERVICE']._serialized_end=745
+  _globals['_REVOKETOKENSREQUEST']._serialized_end=434
+  _globals['_REVOKETOKENSRESPONSE']._serialized_start=436
+  _globals['_REVOKETOKENSRESPONSE']._serialized_end=475
+  _globals['_ROTATETOKENREQUEST']._serialized_start=477
+  _globals['_ROTATETOKENREQUEST']._serialized_end=596
+  _globals['_ROTATETOKENRESPONSE']._serialized_start=598
+  _globals['_ROTATETOKENRESPONSE']._serialized_end=634
+  _globals['_LISTTOKENSREQUEST']._serialized_start=636
+  _globals['_LISTTOKENSREQUEST']._serialized_end=693
+  _globals['_LISTTOKENSRESPONSE']._serialized_start=695
+  _globals['_LISTTOKENSRESPONSE']._serialized_end=757
+  _globals['_TOKEN']._serialized_start=760
+  _globals['_TOKEN']._serialized_end=927
+  _globals['_ACCESSSERVICE']._serialized_start=930
+  _globals['_ACCESSSERVICE']._serialized_end=1418
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,16 @@ class AccessServiceStub:
                 request_serializer=saisei_dot_control_dot_v1_dot_access__pb2.RevokeTokensRequest.SerializeToString,
                 response_deserializer=saisei_dot_control_dot_v1_dot_access__pb2.RevokeTokensResponse.FromString,
                 _registered_method=True)
+        self.RotateToken = channel.unary_unary(
+                '/saisei.control.v1.AccessService/RotateToken',
+                request_serializer=saisei_dot_control_dot_v1_dot_access__pb2.RotateTokenRequest.SerializeToString,
+                response_deserializer=saisei_dot_control_dot_v1_dot_access__pb2.RotateTokenResponse.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/saisei.control.v1.AccessService/ListTokens',
+                request_serializer=saisei_dot_control_dot_v1_dot_access__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=saisei_dot_control_dot_v1_dot_access__pb2.ListTokensResponse.FromString,
+                _registered_method=True)
 
 
 class AccessServiceServicer:
@@ -72,7 +82,22 @@ class AccessServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeTokens(self, request, context):
-        """Ends each token of a principal at once. Called by `saisei token revoke`.
+        """Ends tokens of a principal at once: each, or the one that `token_id` names. Called by `saisei token revoke`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateToken(self, request, context):
+        """Makes a new token for the principal and the rights of an old one, which ends at once or after an overlap (H-047). Called by
+        `saisei token rotate`. Fails with: invalid_request, not_found (no valid token has the id).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """What tokens there are, oldest first; never their texts. Called by `saisei token list`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,6 +120,16 @@ def add_AccessServiceServicer_to_server(servicer, server):
                     servicer.RevokeTokens,
                     request_deserializer=saisei_dot_control_dot_v1_dot_access__pb2.RevokeTokensRequest.FromString,
                     response_serializer=saisei_dot_control_dot_v1_dot_access__pb2.RevokeTokensResponse.SerializeToString,
+            ),
+            'RotateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateToken,
+                    request_deserializer=saisei_dot_control_dot_v1_dot_access__pb2.RotateTokenRequest.FromString,
+                    response_serializer=saisei_dot_control_dot_v1_dot_access__pb2.RotateTokenResponse.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=saisei_dot_control_dot_v1_dot_access__pb2.ListTokensRequest.FromString,
+                    response_serializer=saisei_dot_control_dot_v1_dot_access__pb2.ListTokensResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,6 +214,60 @@ class AccessService:
             '/saisei.control.v1.AccessService/RevokeTokens',
             saisei_dot_control_dot_v1_dot_access__pb2.RevokeTokensRequest.SerializeToString,
             saisei_dot_control_dot_v1_dot_access__pb2.RevokeTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/saisei.control.v1.AccessService/RotateToken',
+            saisei_dot_control_dot_v1_dot_access__pb2.RotateTokenRequest.SerializeToString,
+            saisei_dot_control_dot_v1_dot_access__pb2.RotateTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/saisei.control.v1.AccessService/ListTokens',
+            saisei_dot_control_dot_v1_dot_access__pb2.ListTokensRequest.SerializeToString,
+            saisei_dot_control_dot_v1_dot_access__pb2.ListTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,7 +40,13 @@ class AccessServiceStub:
     CreateToken: _grpc.UnaryUnaryMultiCallable[_access_pb2.CreateTokenRequest, _access_pb2.CreateTokenResponse]
     """Makes a token; the text is shown once and stored hashed. Called by `saisei token create`. Fails with: invalid_request."""
     RevokeTokens: _grpc.UnaryUnaryMultiCallable[_access_pb2.RevokeTokensRequest, _access_pb2.RevokeTokensResponse]
-    """Ends each token of a principal at once. Called by `saisei token revoke`."""
+    """Ends tokens of a principal at once: each, or the one that `token_id` names. Called by `saisei token revoke`."""
+    RotateToken: _grpc.UnaryUnaryMultiCallable[_access_pb2.RotateTokenRequest, _access_pb2.RotateTokenResponse]
+    """Makes a new token for the principal and the rights of an old one, which ends at once or after an overlap (H-047). Called by
+    `saisei token rotate`. Fails with: invalid_request, not_found (no valid token has the id).
+    """
+    ListTokens: _grpc.UnaryUnaryMultiCallable[_access_pb2.ListTokensRequest, _access_pb2.ListTokensResponse]
+    """What tokens there are, oldest first; never their texts. Called by `saisei token list`."""
 
 @_typing.type_check_only
 class AccessServiceAsyncStub(AccessServiceStub):
@@ -54,7 +60,13 @@ class AccessServiceAsyncStub(AccessServiceStub):
     CreateToken: _aio.UnaryUnaryMultiCallable[_access_pb2.CreateTokenRequest, _access_pb2.CreateTokenResponse]  # type: ignore[assignment]
     """Makes a token; the text is shown once and stored hashed. Called by `saisei token create`. Fails with: invalid_request."""
     RevokeTokens: _aio.UnaryUnaryMultiCallable[_access_pb2.RevokeTokensRequest, _access_pb2.RevokeTokensResponse]  # type: ignore[assignment]
-    """Ends each token of a principal at once. Called by `saisei token revoke`."""
+    """Ends tokens of a principal at once: each, or the one that `token_id` names. Called by `saisei token revoke`."""
+    RotateToken: _aio.UnaryUnaryMultiCallable[_access_pb2.RotateTokenRequest, _access_pb2.RotateTokenResponse]  # type: ignore[assignment]
+    """Makes a new token for the principal and the rights of an old one, which ends at once or after an overlap (H-047). Called by
+    `saisei token rotate`. Fails with: invalid_request, not_found (no valid token has the id).
+    """
+    ListTokens: _aio.UnaryUnaryMultiCallable[_access_pb2.ListTokensRequest, _access_pb2.ListTokensResponse]  # type: ignore[assignment]
+    """What tokens there are, oldest first; never their texts. Called by `saisei token list`."""
 
 class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
     """Who may do what. Internal but for the operator's command line: each rpc needs the service credential."""
@@ -83,6 +95,24 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.RevokeTokensRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.RevokeTokensResponse, _abc.Awaitable[_access_pb2.RevokeTokensResponse]]:
-        """Ends each token of a principal at once. Called by `saisei token revoke`."""
+        """Ends tokens of a principal at once: each, or the one that `token_id` names. Called by `saisei token revoke`."""
+
+    @_abc_1.abstractmethod
+    def RotateToken(
+        self,
+        request: _access_pb2.RotateTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.RotateTokenResponse, _abc.Awaitable[_access_pb2.RotateTokenResponse]]:
+        """Makes a new token for the principal and the rights of an old one, which ends at once or after an overlap (H-047). Called by
+        `saisei token rotate`. Fails with: invalid_request, not_found (no valid token has the id).
+        """
+
+    @_abc_1.abstractmethod
+    def ListTokens(
+        self,
+        request: _access_pb2.ListTokensRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.ListTokensResponse, _abc.Awaitable[_access_pb2.ListTokensResponse]]:
+        """What tokens there are, oldest first; never their texts. Called by `saisei token list`."""
 
 def add_AccessServiceServicer_to_server(servicer: AccessServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -121,6 +121,7 @@ class Resource(_message.Message):
     OBSERVED_JSON_FIELD_NUMBER: _builtins.int
     OUTPUT_JSON_FIELD_NUMBER: _builtins.int
     LAST_OPERATION_FIELD_NUMBER: _builtins.int
+    OFFERING_FIELD_NUMBER: _builtins.int
     uid: _builtins.str
     """Host-issued, globally unique, never reused (H-070)."""
     form: _builtins.str
@@ -142,6 +143,10 @@ class Resource(_message.Message):
     """JSON object; {} unless the Form assigns output."""
     last_operation: _builtins.str
     """Id of the last accepted Operation (H-075)."""
+    @_builtins.property
+    def offering(self) -> Global___Offering:
+        """The pair that the create chose, for life (H-063). Absent when Offerings were not advertised then."""
+
     def __init__(
         self,
         *,
@@ -157,14 +162,20 @@ class Resource(_message.Message):
         observed_json: _builtins.str = ...,
         output_json: _builtins.str = ...,
         last_operation: _builtins.str = ...,
+        offering: Global___Offering | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_observed_at", b"_observed_at", "observed_at", b"observed_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_observed_at", b"_observed_at", "_offering", b"_offering", "observed_at", b"observed_at", "offering", b"offering"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_observed_at", b"_observed_at", "form", b"form", "generation", b"generation", "last_operation", b"last_operation", "name", b"name", "observed_at", b"observed_at", "observed_generation", b"observed_generation", "observed_json", b"observed_json", "output_json", b"output_json", "phase", b"phase", "space", b"space", "spec_json", b"spec_json", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_observed_at", b"_observed_at", "_offering", b"_offering", "form", b"form", "generation", b"generation", "last_operation", b"last_operation", "name", b"name", "observed_at", b"observed_at", "observed_generation", b"observed_generation", "observed_json", b"observed_json", "offering", b"offering", "output_json", b"output_json", "phase", b"phase", "space", b"space", "spec_json", b"spec_json", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__observed_at: _TypeAlias = _typing.Literal["observed_at"]  # noqa: Y015
     _WhichOneofArgType__observed_at: _TypeAlias = _typing.Literal["_observed_at", b"_observed_at"]  # noqa: Y015
+    _WhichOneofReturnType__offering: _TypeAlias = _typing.Literal["offering"]  # noqa: Y015
+    _WhichOneofArgType__offering: _TypeAlias = _typing.Literal["_offering", b"_offering"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__observed_at) -> _WhichOneofReturnType__observed_at | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offering) -> _WhichOneofReturnType__offering | None: ...
 
 Global___Resource: _TypeAlias = Resource  # noqa: Y015
 
@@ -661,6 +672,7 @@ class GetDiscoveryResponse(_message.Message):
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     MAX_PAGE_SIZE_FIELD_NUMBER: _builtins.int
     REPLAY_WINDOW_SECONDS_FIELD_NUMBER: _builtins.int
+    AUTHENTICATION_SCHEMES_FIELD_NUMBER: _builtins.int
     offerings: _builtins.bool
     previews: _builtins.bool
     private_inputs: _builtins.bool
@@ -669,6 +681,10 @@ class GetDiscoveryResponse(_message.Message):
     max_page_size: _builtins.int
     replay_window_seconds: _builtins.int
     """Seconds that a replay of an idempotency key is answered at least."""
+    @_builtins.property
+    def authentication_schemes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the authentication schemes that this Host takes, at least one (H-042)."""
+
     def __init__(
         self,
         *,
@@ -678,14 +694,276 @@ class GetDiscoveryResponse(_message.Message):
         max_request_bytes: _builtins.int = ...,
         max_page_size: _builtins.int = ...,
         replay_window_seconds: _builtins.int = ...,
+        authentication_schemes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_page_size", b"max_page_size", "max_request_bytes", b"max_request_bytes", "offerings", b"offerings", "previews", b"previews", "private_inputs", b"private_inputs", "replay_window_seconds", b"replay_window_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authentication_schemes", b"authentication_schemes", "max_page_size", b"max_page_size", "max_request_bytes", b"max_request_bytes", "offerings", b"offerings", "previews", b"previews", "private_inputs", b"private_inputs", "replay_window_seconds", b"replay_window_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetDiscoveryResponse: _TypeAlias = GetDiscoveryResponse  # noqa: Y015
+
+@_typing.final
+class ListOfferingsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORM_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    form: _builtins.str
+    """Both are required (H-062)."""
+    space: _builtins.str
+    limit: _builtins.int
+    """1 … maxPageSize; absent means maxPageSize."""
+    cursor: _builtins.str
+    def __init__(
+        self,
+        *,
+        form: _builtins.str = ...,
+        space: _builtins.str = ...,
+        limit: _builtins.int | None = ...,
+        cursor: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cursor", b"_cursor", "_limit", b"_limit", "cursor", b"cursor", "limit", b"limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cursor", b"_cursor", "_limit", b"_limit", "cursor", b"cursor", "form", b"form", "limit", b"limit", "space", b"space"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cursor: _TypeAlias = _typing.Literal["cursor"]  # noqa: Y015
+    _WhichOneofArgType__cursor: _TypeAlias = _typing.Literal["_cursor", b"_cursor"]  # noqa: Y015
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cursor) -> _WhichOneofReturnType__cursor | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+
+Global___ListOfferingsRequest: _TypeAlias = ListOfferingsRequest  # noqa: Y015
+
+@_typing.final
+class ListOfferingsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
+    """Absent ends the walk."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfferingDescription]: ...
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___OfferingDescription] | None = ...,
+        next_cursor: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_cursor", b"_next_cursor", "next_cursor", b"next_cursor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_cursor", b"_next_cursor", "items", b"items", "next_cursor", b"next_cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__next_cursor: _TypeAlias = _typing.Literal["next_cursor"]  # noqa: Y015
+    _WhichOneofArgType__next_cursor: _TypeAlias = _typing.Literal["_next_cursor", b"_next_cursor"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_cursor) -> _WhichOneofReturnType__next_cursor | None: ...
+
+Global___ListOfferingsResponse: _TypeAlias = ListOfferingsResponse  # noqa: Y015
+
+@_typing.final
+class OfferingDescription(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TERMS_URL_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    revision: _builtins.str
+    form: _builtins.str
+    """Exact Form URL."""
+    label: _builtins.str
+    description: _builtins.str
+    terms_url: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        revision: _builtins.str = ...,
+        form: _builtins.str = ...,
+        label: _builtins.str = ...,
+        description: _builtins.str = ...,
+        terms_url: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_terms_url", b"_terms_url", "terms_url", b"terms_url"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_terms_url", b"_terms_url", "description", b"description", "form", b"form", "id", b"id", "label", b"label", "revision", b"revision", "terms_url", b"terms_url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__terms_url: _TypeAlias = _typing.Literal["terms_url"]  # noqa: Y015
+    _WhichOneofArgType__terms_url: _TypeAlias = _typing.Literal["_terms_url", b"_terms_url"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__terms_url) -> _WhichOneofReturnType__terms_url | None: ...
+
+Global___OfferingDescription: _TypeAlias = OfferingDescription  # noqa: Y015
+
+@_typing.final
+class PreviewMutationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CREATE_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
+    DELETE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def create(self) -> Global___PreviewCreate: ...
+    @_builtins.property
+    def update(self) -> Global___PreviewUpdate: ...
+    @_builtins.property
+    def delete(self) -> Global___PreviewDelete: ...
+    def __init__(
+        self,
+        *,
+        create: Global___PreviewCreate | None = ...,
+        update: Global___PreviewUpdate | None = ...,
+        delete: Global___PreviewDelete | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create", b"create", "delete", b"delete", "mutation", b"mutation", "update", b"update"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create", b"create", "delete", b"delete", "mutation", b"mutation", "update", b"update"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_mutation: _TypeAlias = _typing.Literal["create", "update", "delete"]  # noqa: Y015
+    _WhichOneofArgType_mutation: _TypeAlias = _typing.Literal["mutation", b"mutation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_mutation) -> _WhichOneofReturnType_mutation | None: ...
+
+Global___PreviewMutationRequest: _TypeAlias = PreviewMutationRequest  # noqa: Y015
+
+@_typing.final
+class PreviewCreate(_message.Message):
+    """Fields as in CreateResourceRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORM_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SPEC_JSON_FIELD_NUMBER: _builtins.int
+    PRIVATE_INPUTS_FIELD_NUMBER: _builtins.int
+    OFFERING_FIELD_NUMBER: _builtins.int
+    form: _builtins.str
+    space: _builtins.str
+    name: _builtins.str
+    spec_json: _builtins.str
+    @_builtins.property
+    def private_inputs(self) -> Global___PrivateInputs: ...
+    @_builtins.property
+    def offering(self) -> Global___Offering: ...
+    def __init__(
+        self,
+        *,
+        form: _builtins.str = ...,
+        space: _builtins.str = ...,
+        name: _builtins.str = ...,
+        spec_json: _builtins.str = ...,
+        private_inputs: Global___PrivateInputs | None = ...,
+        offering: Global___Offering | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offering", b"_offering", "_private_inputs", b"_private_inputs", "offering", b"offering", "private_inputs", b"private_inputs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offering", b"_offering", "_private_inputs", b"_private_inputs", "form", b"form", "name", b"name", "offering", b"offering", "private_inputs", b"private_inputs", "space", b"space", "spec_json", b"spec_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offering: _TypeAlias = _typing.Literal["offering"]  # noqa: Y015
+    _WhichOneofArgType__offering: _TypeAlias = _typing.Literal["_offering", b"_offering"]  # noqa: Y015
+    _WhichOneofReturnType__private_inputs: _TypeAlias = _typing.Literal["private_inputs"]  # noqa: Y015
+    _WhichOneofArgType__private_inputs: _TypeAlias = _typing.Literal["_private_inputs", b"_private_inputs"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offering) -> _WhichOneofReturnType__offering | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__private_inputs) -> _WhichOneofReturnType__private_inputs | None: ...
+
+Global___PreviewCreate: _TypeAlias = PreviewCreate  # noqa: Y015
+
+@_typing.final
+class PreviewUpdate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    EXPECTED_GENERATION_FIELD_NUMBER: _builtins.int
+    SPEC_JSON_FIELD_NUMBER: _builtins.int
+    PRIVATE_INPUTS_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    expected_generation: _builtins.int
+    spec_json: _builtins.str
+    @_builtins.property
+    def private_inputs(self) -> Global___PrivateInputs: ...
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        expected_generation: _builtins.int | None = ...,
+        spec_json: _builtins.str = ...,
+        private_inputs: Global___PrivateInputs | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation", "_private_inputs", b"_private_inputs", "expected_generation", b"expected_generation", "private_inputs", b"private_inputs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation", "_private_inputs", b"_private_inputs", "expected_generation", b"expected_generation", "private_inputs", b"private_inputs", "spec_json", b"spec_json", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_generation: _TypeAlias = _typing.Literal["expected_generation"]  # noqa: Y015
+    _WhichOneofArgType__expected_generation: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation"]  # noqa: Y015
+    _WhichOneofReturnType__private_inputs: _TypeAlias = _typing.Literal["private_inputs"]  # noqa: Y015
+    _WhichOneofArgType__private_inputs: _TypeAlias = _typing.Literal["_private_inputs", b"_private_inputs"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_generation) -> _WhichOneofReturnType__expected_generation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__private_inputs) -> _WhichOneofReturnType__private_inputs | None: ...
+
+Global___PreviewUpdate: _TypeAlias = PreviewUpdate  # noqa: Y015
+
+@_typing.final
+class PreviewDelete(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    EXPECTED_GENERATION_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    expected_generation: _builtins.int
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        expected_generation: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation", "expected_generation", b"expected_generation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation", "expected_generation", b"expected_generation", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_generation: _TypeAlias = _typing.Literal["expected_generation"]  # noqa: Y015
+    _WhichOneofArgType__expected_generation: _TypeAlias = _typing.Literal["_expected_generation", b"_expected_generation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_generation) -> _WhichOneofReturnType__expected_generation | None: ...
+
+Global___PreviewDelete: _TypeAlias = PreviewDelete  # noqa: Y015
+
+@_typing.final
+class PreviewMutationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALID_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    valid: _builtins.bool
+    """Never a promise: the state may change before the mutation comes."""
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationError]:
+        """Empty when valid; the first refusal in the order of H-035."""
+
+    def __init__(
+        self,
+        *,
+        valid: _builtins.bool = ...,
+        errors: _abc.Iterable[Global___OperationError] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "valid", b"valid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewMutationResponse: _TypeAlias = PreviewMutationResponse  # noqa: Y015
 
 @_typing.final
 class GetOperationRequest(_message.Message):

@@ -64,6 +64,11 @@ class ResourceServiceStub:
                 request_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.DeleteResourceRequest.SerializeToString,
                 response_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.MutationResponse.FromString,
                 _registered_method=True)
+        self.PreviewMutation = channel.unary_unary(
+                '/saisei.control.v1.ResourceService/PreviewMutation',
+                request_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.PreviewMutationRequest.SerializeToString,
+                response_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.PreviewMutationResponse.FromString,
+                _registered_method=True)
 
 
 class ResourceServiceServicer:
@@ -113,6 +118,14 @@ class ResourceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PreviewMutation(self, request, context):
+        """Says whether a mutation would be accepted now, and leaves no trace (H-160). What the mutation would be refused with after
+        authorization is an answer. Fails with: unauthenticated, forbidden, invalid_request, not_found.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ResourceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -140,6 +153,11 @@ def add_ResourceServiceServicer_to_server(servicer, server):
                     servicer.DeleteResource,
                     request_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.DeleteResourceRequest.FromString,
                     response_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.MutationResponse.SerializeToString,
+            ),
+            'PreviewMutation': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreviewMutation,
+                    request_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.PreviewMutationRequest.FromString,
+                    response_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.PreviewMutationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -292,6 +310,33 @@ class ResourceService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def PreviewMutation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/saisei.control.v1.ResourceService/PreviewMutation',
+            saisei_dot_control_dot_v1_dot_resources__pb2.PreviewMutationRequest.SerializeToString,
+            saisei_dot_control_dot_v1_dot_resources__pb2.PreviewMutationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class SupportServiceStub:
     """Support of Forms by this Host.
@@ -313,6 +358,11 @@ class SupportServiceStub:
                 request_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.GetDiscoveryRequest.SerializeToString,
                 response_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.GetDiscoveryResponse.FromString,
                 _registered_method=True)
+        self.ListOfferings = channel.unary_unary(
+                '/saisei.control.v1.SupportService/ListOfferings',
+                request_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.ListOfferingsRequest.SerializeToString,
+                response_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.ListOfferingsResponse.FromString,
+                _registered_method=True)
 
 
 class SupportServiceServicer:
@@ -333,6 +383,14 @@ class SupportServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListOfferings(self, request, context):
+        """The operator's Offerings of a Form in a Space, ascending by id (H-062). Needs the right to read or to write there.
+        Fails with: unauthenticated, forbidden, invalid_request, cursor_expired, capability_unavailable (none are configured).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SupportServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -345,6 +403,11 @@ def add_SupportServiceServicer_to_server(servicer, server):
                     servicer.GetDiscovery,
                     request_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.GetDiscoveryRequest.FromString,
                     response_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.GetDiscoveryResponse.SerializeToString,
+            ),
+            'ListOfferings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOfferings,
+                    request_deserializer=saisei_dot_control_dot_v1_dot_resources__pb2.ListOfferingsRequest.FromString,
+                    response_serializer=saisei_dot_control_dot_v1_dot_resources__pb2.ListOfferingsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -402,6 +465,33 @@ class SupportService:
             '/saisei.control.v1.SupportService/GetDiscovery',
             saisei_dot_control_dot_v1_dot_resources__pb2.GetDiscoveryRequest.SerializeToString,
             saisei_dot_control_dot_v1_dot_resources__pb2.GetDiscoveryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOfferings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/saisei.control.v1.SupportService/ListOfferings',
+            saisei_dot_control_dot_v1_dot_resources__pb2.ListOfferingsRequest.SerializeToString,
+            saisei_dot_control_dot_v1_dot_resources__pb2.ListOfferingsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,10 @@ class ResourceServiceStub:
     """Accepts a delete; the name stays reserved until it succeeded (H-105 … H-109).
     Fails as update does, and with dependency_conflict while undeleted Resources refer to it.
     """
+    PreviewMutation: _grpc.UnaryUnaryMultiCallable[_resources_pb2.PreviewMutationRequest, _resources_pb2.PreviewMutationResponse]
+    """Says whether a mutation would be accepted now, and leaves no trace (H-160). What the mutation would be refused with after
+    authorization is an answer. Fails with: unauthenticated, forbidden, invalid_request, not_found.
+    """
 
 @_typing.type_check_only
 class ResourceServiceAsyncStub(ResourceServiceStub):
@@ -82,6 +86,10 @@ class ResourceServiceAsyncStub(ResourceServiceStub):
     DeleteResource: _aio.UnaryUnaryMultiCallable[_resources_pb2.DeleteResourceRequest, _resources_pb2.MutationResponse]  # type: ignore[assignment]
     """Accepts a delete; the name stays reserved until it succeeded (H-105 … H-109).
     Fails as update does, and with dependency_conflict while undeleted Resources refer to it.
+    """
+    PreviewMutation: _aio.UnaryUnaryMultiCallable[_resources_pb2.PreviewMutationRequest, _resources_pb2.PreviewMutationResponse]  # type: ignore[assignment]
+    """Says whether a mutation would be accepted now, and leaves no trace (H-160). What the mutation would be refused with after
+    authorization is an answer. Fails with: unauthenticated, forbidden, invalid_request, not_found.
     """
 
 class ResourceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -139,6 +147,16 @@ class ResourceServiceServicer(metaclass=_abc_1.ABCMeta):
         Fails as update does, and with dependency_conflict while undeleted Resources refer to it.
         """
 
+    @_abc_1.abstractmethod
+    def PreviewMutation(
+        self,
+        request: _resources_pb2.PreviewMutationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_resources_pb2.PreviewMutationResponse, _abc.Awaitable[_resources_pb2.PreviewMutationResponse]]:
+        """Says whether a mutation would be accepted now, and leaves no trace (H-160). What the mutation would be refused with after
+        authorization is an answer. Fails with: unauthenticated, forbidden, invalid_request, not_found.
+        """
+
 def add_ResourceServiceServicer_to_server(servicer: ResourceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class SupportServiceStub:
@@ -152,6 +170,10 @@ class SupportServiceStub:
     """Never fetches the Form's URL; an unsupported one is an answer, not a failure (H-050 … H-055). Fails with: invalid_request."""
     GetDiscovery: _grpc.UnaryUnaryMultiCallable[_resources_pb2.GetDiscoveryRequest, _resources_pb2.GetDiscoveryResponse]
     """The limits and capabilities that discovery publishes (H-040 … H-043). Needs no credential."""
+    ListOfferings: _grpc.UnaryUnaryMultiCallable[_resources_pb2.ListOfferingsRequest, _resources_pb2.ListOfferingsResponse]
+    """The operator's Offerings of a Form in a Space, ascending by id (H-062). Needs the right to read or to write there.
+    Fails with: unauthenticated, forbidden, invalid_request, cursor_expired, capability_unavailable (none are configured).
+    """
 
 @_typing.type_check_only
 class SupportServiceAsyncStub(SupportServiceStub):
@@ -162,6 +184,10 @@ class SupportServiceAsyncStub(SupportServiceStub):
     """Never fetches the Form's URL; an unsupported one is an answer, not a failure (H-050 … H-055). Fails with: invalid_request."""
     GetDiscovery: _aio.UnaryUnaryMultiCallable[_resources_pb2.GetDiscoveryRequest, _resources_pb2.GetDiscoveryResponse]  # type: ignore[assignment]
     """The limits and capabilities that discovery publishes (H-040 … H-043). Needs no credential."""
+    ListOfferings: _aio.UnaryUnaryMultiCallable[_resources_pb2.ListOfferingsRequest, _resources_pb2.ListOfferingsResponse]  # type: ignore[assignment]
+    """The operator's Offerings of a Form in a Space, ascending by id (H-062). Needs the right to read or to write there.
+    Fails with: unauthenticated, forbidden, invalid_request, cursor_expired, capability_unavailable (none are configured).
+    """
 
 class SupportServiceServicer(metaclass=_abc_1.ABCMeta):
     """Support of Forms by this Host."""
@@ -181,6 +207,16 @@ class SupportServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_resources_pb2.GetDiscoveryResponse, _abc.Awaitable[_resources_pb2.GetDiscoveryResponse]]:
         """The limits and capabilities that discovery publishes (H-040 … H-043). Needs no credential."""
+
+    @_abc_1.abstractmethod
+    def ListOfferings(
+        self,
+        request: _resources_pb2.ListOfferingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_resources_pb2.ListOfferingsResponse, _abc.Awaitable[_resources_pb2.ListOfferingsResponse]]:
+        """The operator's Offerings of a Form in a Space, ascending by id (H-062). Needs the right to read or to write there.
+        Fails with: unauthenticated, forbidden, invalid_request, cursor_expired, capability_unavailable (none are configured).
+        """
 
 def add_SupportServiceServicer_to_server(servicer: SupportServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
