@@ -8,8 +8,15 @@ import signal
 
 import uvloop
 
-from saisei.control.v1 import access_pb2_grpc, artifacts_pb2_grpc, assignments_pb2_grpc, resources_pb2_grpc
+from saisei.control.v1 import (
+    access_pb2_grpc,
+    admin_pb2_grpc,
+    artifacts_pb2_grpc,
+    assignments_pb2_grpc,
+    resources_pb2_grpc,
+)
 from saisei_control.api.access_service import AccessServicer
+from saisei_control.api.admin_service import ControlAdminServicer
 from saisei_control.api.artifact_service import ArtifactServicer
 from saisei_control.api.assignment_service import AssignmentServicer
 from saisei_control.api.callers import Callers
@@ -28,7 +35,8 @@ from saisei_control.runtime_client import RuntimeFleet
 from saisei_control.secrets.vault import Vault
 from saisei_control.settings import ControlSettings
 from saisei_control.store.store import Store
-from saisei_service.clock import Clock, SystemClock, VirtualClock
+from saisei_control.virtual_time import open_virtual_clock
+from saisei_service.clock import Clock, SystemClock
 from saisei_service.logs import configure_logs
 from saisei_service.rpc import RpcServer
 from saisei_service.settings import listen_addresses
@@ -87,6 +95,11 @@ class ControlApp:
                 AssignmentServicer(store, self.replicas, custody, vault, credential),
                 "AssignmentService",
             ),
+            (
+                admin_pb2_grpc.add_ControlAdminServiceServicer_to_server,
+                ControlAdminServicer(store, clock, credential),
+                "ControlAdminService",
+            ),
         ):
             self._server.register(add, servicer, f"saisei.control.v1.{name}")
 
@@ -95,7 +108,7 @@ class ControlApp:
         """Opens the database and brings its schema to the newest version."""
         store = await asyncio.to_thread(Store.open, settings.database_url())
         key = await store.write(load_or_create_key)
-        return cls(settings, store, key, VirtualClock() if settings.virtual_clock else SystemClock())
+        return cls(settings, store, key, await open_virtual_clock(store) if settings.virtual_clock else SystemClock())
 
     async def start(self) -> list[int]:
         """Returns the bound ports (1 for a unix socket)."""

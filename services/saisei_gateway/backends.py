@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from saisei.control.v1.access_pb2_grpc import AccessServiceStub
+from saisei.control.v1.admin_pb2_grpc import ControlAdminServiceStub
 from saisei.control.v1.artifacts_pb2_grpc import ArtifactServiceStub
 from saisei.control.v1.resources_pb2_grpc import OperationServiceStub, ResourceServiceStub, SupportServiceStub
 from saisei.runtime.v1.admin_pb2_grpc import RuntimeAdminServiceStub
@@ -18,6 +19,7 @@ from saisei_service.rpc_errors import from_rpc_error
 
 if TYPE_CHECKING:
     from saisei.control.v1.access_pb2_grpc import AccessServiceAsyncStub
+    from saisei.control.v1.admin_pb2_grpc import ControlAdminServiceAsyncStub
     from saisei.control.v1.artifacts_pb2_grpc import ArtifactServiceAsyncStub
     from saisei.control.v1.resources_pb2_grpc import (
         OperationServiceAsyncStub,
@@ -39,6 +41,7 @@ TERMINATE_SECONDS = 60.0
 class Backends:
     access: AccessServiceAsyncStub
     artifacts: ArtifactServiceAsyncStub
+    control_admin: ControlAdminServiceAsyncStub
     operations: OperationServiceAsyncStub
     resources: ResourceServiceAsyncStub
     support: SupportServiceAsyncStub
@@ -51,6 +54,7 @@ def backends(control: grpc.aio.Channel, runtime: grpc.aio.Channel) -> Backends:
     return Backends(
         access=AccessServiceStub(control),
         artifacts=ArtifactServiceStub(control),
+        control_admin=ControlAdminServiceStub(control),
         operations=OperationServiceStub(control),
         resources=ResourceServiceStub(control),
         support=SupportServiceStub(control),

@@ -38,7 +38,12 @@ class VirtualClock:
         """Moves on by `seconds` (> 0) and returns the new time in epoch ms; ValueError otherwise."""
         if not seconds > 0:
             raise ValueError("a clock is advanced by more than 0 seconds")
-        self._now += round(seconds * 1000)
-        for listener in self._listeners:
-            listener()
+        return self.advance_to(self._now + round(seconds * 1000))
+
+    def advance_to(self, now_ms: int) -> int:
+        """Moves on to an instant in epoch ms, or stays when it is past already; returns the time."""
+        if now_ms > self._now:
+            self._now = now_ms
+            for listener in self._listeners:
+                listener()
         return self._now

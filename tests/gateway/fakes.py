@@ -12,6 +12,8 @@ import grpc
 
 from saisei.common.v1.common_pb2 import Document, Principal, SpaceRights
 from saisei.control.v1 import access_pb2, access_pb2_grpc, artifacts_pb2, artifacts_pb2_grpc
+from saisei.control.v1 import admin_pb2 as control_admin_pb
+from saisei.control.v1 import admin_pb2_grpc as control_admin_grpc
 from saisei.control.v1 import resources_pb2 as control_pb
 from saisei.control.v1 import resources_pb2_grpc as control_grpc
 from saisei.runtime.v1 import admin_pb2, admin_pb2_grpc, invocation_pb2, invocation_pb2_grpc
@@ -93,6 +95,7 @@ class FakeControl(Fake):
     uploads: dict[str, bytes] = field(default_factory=dict)
     supported: bool = True
     private_inputs: bool = False
+    now_ms: int = 0
 
     def register(self, server: RpcServer) -> None:
         server.register(
@@ -111,6 +114,11 @@ class FakeControl(Fake):
             artifacts_pb2_grpc.add_ArtifactServiceServicer_to_server,
             _Artifacts(self),
             "saisei.control.v1.ArtifactService",
+        )
+        server.register(
+            control_admin_grpc.add_ControlAdminServiceServicer_to_server,
+            _ControlAdmin(self),
+            "saisei.control.v1.ControlAdminService",
         )
 
 
@@ -158,6 +166,20 @@ class _Operations(control_grpc.OperationServiceServicer):
     async def GetOperation(self, request: Any, context: Any) -> Any:
         self._fake.seen("GetOperation", request, context)
         return self._fake.mutation
+
+    async def SupplyPrivateInputs(self, request: Any, context: Any) -> Any:
+        self._fake.seen("SupplyPrivateInputs", request, context)
+        return self._fake.mutation
+
+
+class _ControlAdmin(control_admin_grpc.ControlAdminServiceServicer):
+    def __init__(self, fake: FakeControl) -> None:
+        self._fake = fake
+
+    async def AdvanceClock(self, request: Any, context: Any) -> Any:
+        require_service(context, CREDENTIAL)
+        self._fake.seen("AdvanceClock", request, context)
+        return control_admin_pb.AdvanceClockResponse(now_ms=max(request.to_ms, self._fake.now_ms))
 
 
 class _Support(control_grpc.SupportServiceServicer):

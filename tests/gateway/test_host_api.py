@@ -81,20 +81,6 @@ async def test_capability_that_is_not_advertised(host: Host, method: str, path: 
     assert_problem(await host.client.request(method, ROOT + path), 404, "capability_unavailable")
 
 
-async def test_replenishment(own_host: Host) -> None:
-    """H-026, H-032, H-154: where it is advertised it takes the envelope alone; an ended Operation takes no inputs."""
-    own_host.control.private_inputs = True
-    url = ROOT + "/operations/op-1/private-inputs"
-    assert_problem(await own_host.client.get(url), 405, "method_not_allowed")
-    for body in ({}, {"privateInputs": None}, {"privateInputs": {"A": 1}}, {"privateInputs": {}, "x": 1}):
-        assert_problem(await own_host.client.put(url, json=body), 400, "invalid_request")
-    response = await own_host.client.put(url, json={"privateInputs": {"A": "secret"}})
-    assert assert_problem(response, 409, "private_inputs_unverifiable")["operationId"] == "op-1"
-    assert "secret" not in response.text
-    own_host.control.mutation = operation(pb.OPERATION_STATUS_SUCCEEDED)
-    assert_problem(await own_host.client.put(url, json={"privateInputs": {}}), 409, "operation_terminal")
-
-
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Basic abc", "Bearer bad token", "Bearer unknown"])
 async def test_unauthenticated(host: Host, authorization: str | None) -> None:
     """H-025, H-044: a missing, malformed or unknown credential is 401 with WWW-Authenticate."""

@@ -250,12 +250,16 @@ async def test_oversized_artifact_while_streaming(host: Host) -> None:
 
 
 async def test_virtual_clock(run_host: HostFactory) -> None:
-    """Design 6: the route takes a token and a number over 0, and calls the runtime with the service credential."""
+    """Design 6: the route takes a token and a number over 0, and moves runtime and control to one instant."""
     async with run_host(virtual_clock=True) as host:
         route = "/test/v1/clock:advance"
         response = await host.client.post(route, json={"seconds": 1.5})
         assert response.json() == {"nowMs": 86_400_000, "started": 2}
         assert host.runtime.last("AdvanceClock").seconds == 1.5
+        assert host.control.last("AdvanceClock").to_ms == 86_400_000
+        host.control.now_ms = 86_400_250
+        assert (await host.client.post(route, json={"seconds": 1})).json() == {"nowMs": 86_400_250, "started": 4}
+        assert host.runtime.last("AdvanceClock").seconds == 0.25
         for body in ({}, {"seconds": 0}, {"seconds": -1}, {"seconds": "1"}, {"seconds": True}, {"seconds": 1, "a": 1}):
             assert_problem(await host.client.post(route, json=body), 400, "invalid_request")
         anonymous = await host.client.post(route, json={"seconds": 1}, headers={"authorization": "Bearer none"})

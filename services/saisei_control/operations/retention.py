@@ -32,10 +32,15 @@ async def run(store: Store, custody: Custody, clock: Clock) -> None:
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         try:
-            while await store.write(lambda connection: sweep(connection, clock.now_ms())) == _AT_ONCE:
-                pass
+            await sweep_all(store, clock.now_ms())
         except SaiseiError:
             log.warning("a retention sweep was skipped: the database does not answer")
+
+
+async def sweep_all(store: Store, now_ms: int) -> None:
+    """Until nothing is left that may be forgotten at `now_ms`."""
+    while await store.write(lambda connection: sweep(connection, now_ms)) == _AT_ONCE:
+        pass
 
 
 def sweep(connection: Connection, now_ms: int) -> int:

@@ -10,7 +10,9 @@ from sqlalchemy import (
     Boolean,
     Column,
     ForeignKey,
+    Identity,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
@@ -46,6 +48,9 @@ resources = Table(
     Column("facts_json", Text, nullable=False),
     Column("last_operation", String(128), nullable=False),
     Column("deleted_at", BigInteger),
+    # The pair that the create chose (H-063).
+    Column("offering_id", String(128)),
+    Column("offering_revision", Text),
 )
 # H-071, H-084, H-105: the name is reserved until the delete succeeded.
 Index(
@@ -172,8 +177,26 @@ sealed_secrets = Table(
     Column("version_uid", String(128), nullable=False),
     Column("name", String(64), nullable=False),
     Column("sealed", LargeBinary, nullable=False),
+    # Which key opens it; NULL from before keys had names: each is tried.
+    Column("key_id", String(8)),
     PrimaryKeyConstraint("version_uid", "name"),
 )
+
+# Who did what, written in the transaction of the deed.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), Identity(always=False), primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("principal", String(128), nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("space", String(128)),
+    Column("resource_uid", String(128)),
+    Column("operation_id", String(128)),
+    Column("detail", Text),
+)
+Index("audit_at", audit.c.at)
+Index("audit_space", audit.c.space, audit.c.id)
 
 counters = Table(
     "counters",

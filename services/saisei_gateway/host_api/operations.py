@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from saisei.control.v1 import resources_pb2
-from saisei_contract.errors import SaiseiError
 from saisei_contract.records import OperationRecord
 from saisei_contract.wire import operation_json, parse_private_inputs
 from saisei_gateway.backends import CALL_SECONDS, answer_of
@@ -13,6 +12,7 @@ from saisei_gateway.calls import Call
 from saisei_gateway.host_api.records import operation_record
 from saisei_gateway.host_api.request import read_json, read_query
 from saisei_gateway.host_api.respond import RETRY_SECONDS, json_response
+from saisei_gateway.offload import offload
 
 
 async def get_operation(call: Call) -> Response:
@@ -22,21 +22,15 @@ async def get_operation(call: Call) -> Response:
 
 
 async def replenish(call: Call) -> Response:
-    """`PUT …/private-inputs` (H-026, H-154).
-
-    The control service seals private inputs for good, so no Operation ever waits for them. Nothing here can compare the
-    given ones with the sealed ones: while the Operation is unfinished the answer is private_inputs_unverifiable.
-    """
+    """`PUT …/private-inputs`: the entire original map again, without key or generation (H-026, H-154, H-155)."""
     read_query(call.request)
-    parse_private_inputs(await read_json(call.request, (await call.gateway.terms.current()).max_request_bytes))
-    record = await _operation(call)
-    if record.status.is_terminal:
-        raise SaiseiError("operation_terminal", "The Operation has ended; it takes no private inputs.")
-    raise SaiseiError(
-        "private_inputs_unverifiable",
-        "The Operation is not waiting for private inputs; it goes on with the original ones.",
-        {"operationId": record.id},
+    raw = await read_json(call.request, (await call.gateway.terms.current()).max_request_bytes)
+    request = resources_pb2.SupplyPrivateInputsRequest(
+        private_inputs=resources_pb2.PrivateInputs(values=await offload(len(raw), parse_private_inputs, raw))
     )
+    request.id = call.identifier("id")
+    rpc = call.backends.operations.SupplyPrivateInputs(request, metadata=call.metadata, timeout=CALL_SECONDS)
+    return json_response(operation_json(operation_record(await answer_of(rpc))))
 
 
 async def _operation(call: Call) -> OperationRecord:
