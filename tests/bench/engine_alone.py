@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
 import shutil
 import sys
 import tempfile
@@ -47,12 +48,13 @@ async def measure(url: str, seconds: float, in_flight: int, steps: int) -> None:
     latencies: list[float] = []
     until = time.perf_counter() + seconds
     number = 0
+    life = secrets.token_hex(4)
 
     async def one_after_the_other() -> None:
         nonlocal number
         while time.perf_counter() < until:
             number += 1
-            instance_id = f"i{number}"
+            instance_id = f"{life}-{number}"
             done = ended[instance_id] = asyncio.Event()
             began = time.perf_counter()
             await host.engine.create("wf", instance_id, None)

@@ -65,6 +65,8 @@ instances = Table(
     Column("stop_proof", Text),
     UniqueConstraint("workflow_uid", "instance_id", name="workflow_instances_id"),
     sqlite_with_rowid=False,
+    # Room on each page, so that a step's update stays there and touches no index.
+    postgresql_with={"fillfactor": 70},
 )
 Index("workflow_instances_created", instances.c.workflow_uid, instances.c.incarnation)
 Index(

@@ -22,7 +22,7 @@ from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow import notices
 from saisei_runtime.workflow.commands import Command, Instant, Reply
-from saisei_runtime.workflow.statements import Cursor, is_passing, is_unavailable, statements
+from saisei_runtime.workflow.statements import Cursor, is_passing, is_unavailable, prefer_indexes, statements
 from saisei_runtime.workflow.workspace import Change, Workspace
 from saisei_service.database import Database
 
@@ -89,6 +89,7 @@ class Journal:
         self._sender = sender
         self._closed = closed
         self._sql = statements(database.is_postgresql)
+        prefer_indexes(database.writer)
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -183,10 +184,11 @@ class Journal:
                     # After the rows are locked, so that a time that was read earlier cannot be committed later.
                     now = Instant(self._clock.now_ms(), wall_ms())
                     replies = [workspace.apply(command, now) for command in commands]
-                    changes = workspace.flush()
-                    if changes and self._sql.postgresql:
-                        changed = [change.after.incarnation for change in changes]
-                        cursor.fetch(notices.SEND, (notices.CHANNEL, notices.payload(self._sender, changed)))
+                    with cursor.together():
+                        changes = workspace.flush()
+                        if changes and self._sql.postgresql:
+                            changed = [change.after.incarnation for change in changes]
+                            cursor.call(notices.SEND, (notices.CHANNEL, notices.payload(self._sender, changed)))
                     return replies, changes
             except Exception as error:
                 if attempt == ATTEMPTS_MAX or not is_passing(error):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Engine, Table
+from sqlalchemy.dialects import registry
 
 from saisei_runtime.store import schema
 
@@ -24,6 +26,7 @@ IMMUTABLE: Final = 6
 ADMISSION_LOCK: Final = 5278135
 ADMIT: Final = f"SELECT pg_advisory_xact_lock_shared({ADMISSION_LOCK})"
 CLOSE: Final = f"SELECT pg_advisory_xact_lock({ADMISSION_LOCK})"
+_POSTGRESQL: Final = registry.load("postgresql")()
 # What may change while one owner keeps one lease.
 RUNNING_COLUMNS: Final = (
     "pending_step",
@@ -42,7 +45,7 @@ RUNNING_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """`*_by_*` take the parameter that `many` makes; inserts and updates take rows for executemany."""
+    """`*_by_*` take the parameter that `many` makes; inserts, updates and deletes take rows."""
 
     postgresql: bool
     instances_by_incarnation: str
@@ -84,9 +87,30 @@ def statements(postgresql: bool) -> Statements:
         # CROSS JOIN fixes the order of the loops: the few keys outside, the index inside.
         return f"SELECT {columns(table)} FROM json_each(?) k CROSS JOIN {table.name} t ON {on}"
 
+    def arrays(table: Table, names: Sequence[str]) -> str:
+        """Rows as one array for each column: PostgreSQL then runs one statement for all of them."""
+        types = ", ".join(f"%s::{table.columns[name].type.compile(_POSTGRESQL).split(' ')[0]}[]" for name in names)
+        return f"unnest({types}) AS u({', '.join(names)})"
+
     def insert(table: Table) -> str:
-        names = ", ".join(column.name for column in table.columns)
-        return f"INSERT INTO {table.name} ({names}) VALUES ({', '.join(mark for _ in table.columns)})"
+        names = [column.name for column in table.columns]
+        into = f"INSERT INTO {table.name} ({', '.join(names)})"
+        if postgresql:
+            return f"{into} SELECT {', '.join(f'u.{name}' for name in names)} FROM {arrays(table, names)}"
+        return f"{into} VALUES ({', '.join(mark for _ in names)})"
+
+    def update(table: Table, names: Sequence[str]) -> str:
+        if postgresql:
+            values = ", ".join(f"{name} = u.{name}" for name in names)
+            rows = arrays(table, [*names, "incarnation"])
+            return f'UPDATE {table.name} t SET {values} FROM {rows} WHERE t.incarnation = u.incarnation COLLATE "C"'
+        return f"UPDATE {table.name} SET {', '.join(f'{name} = {mark}' for name in names)} WHERE incarnation = {mark}"
+
+    def delete(table: Table, names: Sequence[str]) -> str:
+        if postgresql:
+            on = " AND ".join(f"t.{name} = u.{name}" for name in names)
+            return f"DELETE FROM {table.name} t USING {arrays(table, names)} WHERE {on}"
+        return f"DELETE FROM {table.name} WHERE {' AND '.join(f'{name} = {mark}' for name in names)}"
 
     mutable = [column.name for column in schema.instances.columns][IMMUTABLE:]
     outcomes = [c.name for c in schema.steps.columns if c.name not in ("incarnation", "name", "seq", "kind")]
@@ -104,24 +128,37 @@ def statements(postgresql: bool) -> Statements:
             f" AND t.type = {mark} AND t.seq > {mark} AND t.accepted_at_ms <= {mark} ORDER BY t.seq LIMIT 1"
         ),
         insert_instance=insert(schema.instances),
-        update_instance=(
-            f"UPDATE {schema.instances.name} SET {', '.join(f'{name} = {mark}' for name in mutable)}"
-            f" WHERE incarnation = {mark}"
-        ),
+        update_instance=update(schema.instances, mutable),
         # A step of a running owner moves no index, and SQLite rewrites the index of each column that is set.
-        update_running=(
-            f"UPDATE {schema.instances.name} SET {', '.join(f'{name} = {mark}' for name in RUNNING_COLUMNS)}"
-            f" WHERE incarnation = {mark}"
-        ),
+        update_running=update(schema.instances, RUNNING_COLUMNS),
         insert_params=insert(schema.params),
         upsert_step=insert(schema.steps)
         + " ON CONFLICT (incarnation, name) DO UPDATE SET "
         + ", ".join(f"{name} = excluded.{name}" for name in outcomes),
         insert_event=insert(schema.queued_events),
-        delete_event=f"DELETE FROM {schema.queued_events.name} WHERE incarnation = {mark} AND seq = {mark}",
-        purge_events=f"DELETE FROM {schema.queued_events.name} WHERE incarnation = {mark}",
+        delete_event=delete(schema.queued_events, ("incarnation", "seq")),
+        purge_events=delete(schema.queued_events, ("incarnation",)),
         insert_log=insert(schema.event_log),
     )
+
+
+def prefer_indexes(engine: Engine) -> None:
+    """Tells PostgreSQL that the journal looks a few keys up, also while its statistics say that a table is small.
+
+    Otherwise it scans small tables, and the cached plan of a statement goes on scanning them when they have grown.
+    """
+    if engine.dialect.name != "postgresql":
+        return
+
+    @sa.event.listens_for(engine, "connect")
+    def _set(connection: Any, _record: Any) -> None:
+        with connection.cursor() as cursor:
+            for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
+                cursor.execute(f"SET {name} = off")
+        connection.commit()
+
+    # Connections that were opened before do not know it.
+    engine.dispose()
 
 
 def is_unavailable(error: BaseException) -> bool:
@@ -149,17 +186,29 @@ class Cursor:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._cursor = connection.connection.cursor()
+        self._connection = connection.connection
+        self._cursor = self._connection.cursor()
+        self._by_column = connection.dialect.name == "postgresql"
 
     def fetch(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[Any]:
         self._cursor.execute(sql, parameters)
         return self._cursor.fetchall()
 
     def write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if len(rows) == 1:
+        if not rows:
+            return
+        if self._by_column:
+            self._cursor.execute(sql, [list(column) for column in zip(*rows, strict=True)])
+        elif len(rows) == 1:
             self._cursor.execute(sql, rows[0])
-        elif rows:
+        else:
             self._cursor.executemany(sql, rows)
 
-    def close(self) -> None:
-        self._cursor.close()
+    def call(self, sql: str, parameters: tuple[Any, ...]) -> None:
+        """Executes a statement whose result nobody needs."""
+        self._cursor.execute(sql, parameters)
+
+    def together(self) -> AbstractContextManager[Any]:
+        """Writes inside go to PostgreSQL without waiting for each other's answer; an error comes at the end."""
+        connection = self._connection.dbapi_connection
+        return connection.pipeline() if isinstance(connection, psycopg.Connection) else nullcontext()

@@ -83,7 +83,7 @@ class Workspace:
             elif isinstance(command, Claim) and command.incarnation in self._instances:
                 uids[(self._instances[command.incarnation].workflow_uid,)] = None
         if uids:
-            self._cursor.fetch(ADMIT, ())
+            self._cursor.call(ADMIT, ())
             self._closed = {
                 row[0] for row in self._cursor.fetch(self._sql.closed_workflows, self._sql.many(list(uids)))
             }

@@ -66,6 +66,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("incarnation"),
         sa.UniqueConstraint("workflow_uid", "instance_id", name="workflow_instances_id"),
         sqlite_with_rowid=False,
+        postgresql_with={"fillfactor": 70},
     )
     op.create_index("workflow_instances_created", "workflow_instances", ["workflow_uid", "incarnation"], unique=False)
     op.create_index(
