@@ -48,53 +48,56 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> SaiseiError:
             return SaiseiError("internal_error", "the Host failed; its log has the details")
 
 
-def _is_stream(handler: Any) -> bool:
-    return bool(handler.response_streaming)
-
-
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Turns a SaiseiError of a servicer into its Status, and anything unforeseen into internal_error (logged)."""
+
+    def __init__(self) -> None:
+        # One wrapped handler for each method of a server: gRPC asks on each call.
+        self._wrapped: dict[str | None, Any] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
         method = handler_call_details.method
-        if _is_stream(handler):
-            streaming = handler.stream_stream or handler.unary_stream
+        wrapped = self._wrapped.get(method)
+        if wrapped is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            wrapped = self._wrapped[method] = _wrap(handler, method)
+        return wrapped
 
-            async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-                try:
-                    async for message in streaming(request, context):
-                        yield message
-                except Exception as error:
-                    await abort(context, _known(error, method))
 
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-            return cast(Any, make)(stream, handler.request_deserializer, handler.response_serializer)
+def _wrap(handler: Any, method: str | None) -> Any:
+    if handler.response_streaming:
+        streaming = handler.stream_stream or handler.unary_stream
 
-        unary = handler.stream_unary or handler.unary_unary
-
-        async def call(request: Any, context: Any) -> Any:
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             try:
-                return await unary(request, context)
-            except (asyncio.CancelledError, grpc.aio.AbortError):
-                raise
+                async for message in streaming(request, context):
+                    yield message
             except Exception as error:
                 await abort(context, _known(error, method))
 
-        make = (
-            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
+        make: Any = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
         )
-        return cast(Any, make)(call, handler.request_deserializer, handler.response_serializer)
+        return make(stream, handler.request_deserializer, handler.response_serializer)
+
+    unary = handler.stream_unary or handler.unary_unary
+
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            return await unary(request, context)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception as error:
+            await abort(context, _known(error, method))
+
+    make = grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
+    return make(call, handler.request_deserializer, handler.response_serializer)
 
 
 def _known(error: Exception, method: str | None) -> SaiseiError:

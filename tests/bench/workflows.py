@@ -64,13 +64,17 @@ class Driver:
 
     async def _follow(self, workflow_uid: str, established: asyncio.Event) -> None:
         call = self.stub.WatchInstances(pb.WatchInstancesRequest(workflow_uid=workflow_uid), metadata=self._metadata)
-        async for change in call:
+        async for message in call:
             established.set()
-            wanted = self._waiting.pop((change.id, change.status), None)
-            if wanted is None and change.status in _TERMINAL:
-                wanted = self._waiting.pop((change.id, None), None)
-            if wanted is not None and not wanted.done():
-                wanted.set_result(change)
+            for change in message.changes:
+                self._note(change)
+
+    def _note(self, change: pb.InstanceChange) -> None:
+        wanted = self._waiting.pop((change.id, change.status), None)
+        if wanted is None and change.status in _TERMINAL:
+            wanted = self._waiting.pop((change.id, None), None)
+        if wanted is not None and not wanted.done():
+            wanted.set_result(change)
 
     def reaches(self, instance_id: str, status: pb.InstanceStatus | None = None) -> asyncio.Future[pb.InstanceChange]:
         """Settles when the instance gets the status; None: any terminal one."""

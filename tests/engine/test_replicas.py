@@ -80,7 +80,7 @@ async def test_events_and_subscribers_cross_runtimes(pair: tuple[Host, Host]) ->
     assert (await asyncio.wait_for(subscription.next(), 3)).type == "wait_completed"
     assert (await asyncio.wait_for(subscription.next(), 3)).type == "workflow_completed"
     assert await asyncio.wait_for(subscription.next(), 3) is None
-    while (await asyncio.wait_for(anext(watch), 3))[:2] != ("i", "complete"):
+    while all(change[:2] != ("i", "complete") for change in await asyncio.wait_for(anext(watch), 3)):
         pass
     watch.close()
 

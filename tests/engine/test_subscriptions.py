@@ -200,9 +200,10 @@ async def test_a_watch_tells_statuses_as_they_are_committed(host: Host) -> None:
     seen = []
 
     async def follow() -> None:
-        async for instance_id, status, at_ms in watch:
-            seen.append((instance_id, status))
-            assert at_ms == host.clock.now_ms()
+        async for changes in watch:
+            for instance_id, status, at_ms in changes:
+                seen.append((instance_id, status))
+                assert at_ms == host.clock.now_ms()
 
     follower = asyncio.create_task(follow())
     await host.engine.create("wf", "i", None)
@@ -216,7 +217,7 @@ async def test_a_watch_tells_statuses_as_they_are_committed(host: Host) -> None:
     host.define(lambda event, step: (yield Hold()))
     await host.engine.create("wf", "late", None)
     await host.engine.terminate("wf", "late")
-    assert (await anext(slow))[:2] == ("late", "terminated")
+    assert [change[:2] for change in await anext(slow)] == [("late", "terminated")]
     slow.close()
     watch.close()
     with pytest.raises(StopAsyncIteration):

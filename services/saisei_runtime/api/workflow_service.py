@@ -22,6 +22,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 BATCH_AT_MOST = 100
 PAGE_AT_MOST = 500
 PAGE_DEFAULT = 100
+# An instance id has up to 1 KiB: a message stays under the limit of 4 MiB.
+CHANGES_PER_MESSAGE = 1000
 
 _STATUS: dict[str, pb.InstanceStatus.ValueType] = {
     "queued": pb.INSTANCE_STATUS_QUEUED,
@@ -132,13 +134,17 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
 
     async def WatchInstances(
         self, request: pb.WatchInstancesRequest, context: Context
-    ) -> AsyncIterator[pb.InstanceChange]:
+    ) -> AsyncIterator[pb.WatchInstancesResponse]:
         await self._admit(request.workflow_uid, context)
         watch = self._engine.watch(request.workflow_uid)
         try:
-            yield pb.InstanceChange()
-            async for instance_id, status, at_ms in watch:
-                yield pb.InstanceChange(id=instance_id, status=_STATUS[status], at_ms=at_ms)
+            yield pb.WatchInstancesResponse()
+            async for changes in watch:
+                listed = [
+                    pb.InstanceChange(id=changed, status=_STATUS[status], at_ms=at) for changed, status, at in changes
+                ]
+                for first in range(0, len(listed), CHANGES_PER_MESSAGE):
+                    yield pb.WatchInstancesResponse(changes=listed[first : first + CHANGES_PER_MESSAGE])
         finally:
             watch.close()
 

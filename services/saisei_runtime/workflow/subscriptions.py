@@ -164,19 +164,19 @@ class Watch:
             self._hub.remove_watch(self)
             self._wake.set()
 
-    def __aiter__(self) -> AsyncIterator[tuple[str, str, int]]:
+    def __aiter__(self) -> AsyncIterator[list[tuple[str, str, int]]]:
         return self
 
-    async def __anext__(self) -> tuple[str, str, int]:
-        """(instance id, status, epoch ms of the commit)"""
+    async def __anext__(self) -> list[tuple[str, str, int]]:
+        """(instance id, status, epoch ms of the commit) of each instance that changed since the last call."""
         while not self._latest:
             if self._closed:
                 raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()
-        instance_id = next(iter(self._latest))
-        status, at_ms = self._latest.pop(instance_id)
-        return instance_id, status, at_ms
+        changes = [(instance_id, status, at_ms) for instance_id, (status, at_ms) in self._latest.items()]
+        self._latest.clear()
+        return changes
 
 
 class Subscriptions:

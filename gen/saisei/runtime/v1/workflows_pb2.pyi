@@ -624,6 +624,28 @@ class WatchInstancesRequest(_message.Message):
 Global___WatchInstancesRequest: _TypeAlias = WatchInstancesRequest  # noqa: Y015
 
 @_typing.final
+class WatchInstancesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceChange]:
+        """What was committed since the last message; each instance at most once, in commit order of its newest status."""
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___InstanceChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchInstancesResponse: _TypeAlias = WatchInstancesResponse  # noqa: Y015
+
+@_typing.final
 class InstanceChange(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

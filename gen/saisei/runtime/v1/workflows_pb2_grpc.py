@@ -82,7 +82,7 @@ class WorkflowServiceStub:
         self.WatchInstances = channel.unary_stream(
                 '/saisei.runtime.v1.WorkflowService/WatchInstances',
                 request_serializer=saisei_dot_runtime_dot_v1_dot_workflows__pb2.WatchInstancesRequest.SerializeToString,
-                response_deserializer=saisei_dot_runtime_dot_v1_dot_workflows__pb2.InstanceChange.FromString,
+                response_deserializer=saisei_dot_runtime_dot_v1_dot_workflows__pb2.WatchInstancesResponse.FromString,
                 _registered_method=True)
 
 
@@ -155,7 +155,7 @@ class WorkflowServiceServicer:
 
     def WatchInstances(self, request, context):
         """Status changes of all instances of one workflow from now on, as they are committed. Not a history: a slow reader gets the
-        latest status of an instance rather than each. The first message has no instance and says that the watch is established.
+        latest status of an instance rather than each. The first message has no changes and says that the watch is established.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -207,7 +207,7 @@ def add_WorkflowServiceServicer_to_server(servicer, server):
             'WatchInstances': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchInstances,
                     request_deserializer=saisei_dot_runtime_dot_v1_dot_workflows__pb2.WatchInstancesRequest.FromString,
-                    response_serializer=saisei_dot_runtime_dot_v1_dot_workflows__pb2.InstanceChange.SerializeToString,
+                    response_serializer=saisei_dot_runtime_dot_v1_dot_workflows__pb2.WatchInstancesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -457,7 +457,7 @@ class WorkflowService:
             target,
             '/saisei.runtime.v1.WorkflowService/WatchInstances',
             saisei_dot_runtime_dot_v1_dot_workflows__pb2.WatchInstancesRequest.SerializeToString,
-            saisei_dot_runtime_dot_v1_dot_workflows__pb2.InstanceChange.FromString,
+            saisei_dot_runtime_dot_v1_dot_workflows__pb2.WatchInstancesResponse.FromString,
             options,
             channel_credentials,
             insecure,

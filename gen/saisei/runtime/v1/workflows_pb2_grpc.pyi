@@ -60,9 +60,9 @@ class WorkflowServiceStub:
     """History after `cursor`, then live, until the terminal event; then the stream ends with OK (S-01 … S-13).
     Fails with: unknown_instance, invalid_request, backend_unavailable.
     """
-    WatchInstances: _grpc.UnaryStreamMultiCallable[_workflows_pb2.WatchInstancesRequest, _workflows_pb2.InstanceChange]
+    WatchInstances: _grpc.UnaryStreamMultiCallable[_workflows_pb2.WatchInstancesRequest, _workflows_pb2.WatchInstancesResponse]
     """Status changes of all instances of one workflow from now on, as they are committed. Not a history: a slow reader gets the
-    latest status of an instance rather than each. The first message has no instance and says that the watch is established.
+    latest status of an instance rather than each. The first message has no changes and says that the watch is established.
     """
 
 @_typing.type_check_only
@@ -97,9 +97,9 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     """History after `cursor`, then live, until the terminal event; then the stream ends with OK (S-01 … S-13).
     Fails with: unknown_instance, invalid_request, backend_unavailable.
     """
-    WatchInstances: _aio.UnaryStreamMultiCallable[_workflows_pb2.WatchInstancesRequest, _workflows_pb2.InstanceChange]  # type: ignore[assignment]
+    WatchInstances: _aio.UnaryStreamMultiCallable[_workflows_pb2.WatchInstancesRequest, _workflows_pb2.WatchInstancesResponse]  # type: ignore[assignment]
     """Status changes of all instances of one workflow from now on, as they are committed. Not a history: a slow reader gets the
-    latest status of an instance rather than each. The first message has no instance and says that the watch is established.
+    latest status of an instance rather than each. The first message has no changes and says that the watch is established.
     """
 
 class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -185,9 +185,9 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _workflows_pb2.WatchInstancesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_workflows_pb2.InstanceChange], _abc.AsyncIterator[_workflows_pb2.InstanceChange]]:
+    ) -> _typing.Union[_abc.Iterator[_workflows_pb2.WatchInstancesResponse], _abc.AsyncIterator[_workflows_pb2.WatchInstancesResponse]]:
         """Status changes of all instances of one workflow from now on, as they are committed. Not a history: a slow reader gets the
-        latest status of an instance rather than each. The first message has no instance and says that the watch is established.
+        latest status of an instance rather than each. The first message has no changes and says that the watch is established.
         """
 
 def add_WorkflowServiceServicer_to_server(servicer: WorkflowServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
