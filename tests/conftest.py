@@ -23,6 +23,16 @@ _numbers = count(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests that take longer than the suite may")
+    group = parser.getgroup("conformance", "the Host that tests/conformance is pointed at (default: Hosts of its own)")
+    for name, text in (
+        ("base-url", "origin or API root of the Host"),
+        ("token", "bearer token with read and write in the Space"),
+        ("other-token", "bearer token of another principal, with rights in another Space only"),
+        ("ca-file", "authorities to trust, as PEM"),
+        ("space", "Space to work in"),
+    ):
+        variable = f"SAISEI_CONFORMANCE_{name.upper().replace('-', '_')}"
+        group.addoption(f"--{name}", default=os.environ.get(variable), help=f"{text} (or {variable})")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -81,7 +91,7 @@ def postgres_url() -> Iterator[str]:
             )  # type: ignore[call-overload]
 
         _run(binaries / "initdb", "-D", data, "-U", "saisei", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections=200"
+        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections=200 -c fsync=off"
         _run(binaries / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start")
         try:
             yield f"postgresql+psycopg://saisei@/postgres?host={folder}"
