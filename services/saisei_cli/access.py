@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -13,10 +12,8 @@ import grpc
 from saisei.common.v1 import common_pb2
 from saisei.control.v1 import access_pb2, access_pb2_grpc
 from saisei_cli.failures import CommandFailure
-from saisei_service.credentials import service_metadata
+from saisei_cli.operator_calls import CALL_SECONDS, OperatorCalls
 from saisei_service.rpc_errors import from_rpc_error
-
-_CALL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,52 +23,40 @@ class SpaceGrant:
     space: str
     read: bool
     write: bool
+    admin: bool = False
 
     @classmethod
     def parse(cls, text: str) -> SpaceGrant:
         """`S:read,write`; CommandFailure when it says anything else."""
         space, separator, rights_text = text.partition(":")
         rights = {right.strip() for right in rights_text.split(",")} if separator else set()
-        if not space or not rights or not rights <= {"read", "write"}:
+        if not space or not rights or not rights <= {"read", "write", "admin"}:
             raise CommandFailure(
-                f"--space {text!r} is not a grant", "write SPACE:read, SPACE:write or SPACE:read,write"
+                f"--space {text!r} is not a grant",
+                "write SPACE: and some of read, write, admin, for example SPACE:read,write",
             )
-        return cls(space, read="read" in rights, write="write" in rights)
+        return cls(space, read="read" in rights, write="write" in rights, admin="admin" in rights)
 
 
-class Access:
-    """A connection to `AccessService`. `control` is `unix:/path` or `host:port`."""
+class Access(OperatorCalls):
+    """`AccessService` of a control service."""
 
     def __init__(self, control: str, credential_file: Path) -> None:
-        try:
-            credential = credential_file.read_text().strip()
-        except OSError as error:
-            raise CommandFailure(
-                f"cannot read the service credential {credential_file}: {error.strerror}",
-                "give the --data-dir of a saisei dev, or SAISEI_SERVICE_CREDENTIAL_FILE",
-            ) from error
-        self._metadata = service_metadata(credential)
-        self._address = control
-        self._channel = grpc.insecure_channel(control)
-        self._stub: Any = access_pb2_grpc.AccessServiceStub(self._channel)
+        super().__init__(control, credential_file)
+        self._stub: Any = access_pb2_grpc.AccessServiceStub(self.channel)
 
     def __enter__(self) -> Access:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._channel.close()
-
     def is_valid(self, token: str) -> bool:
         try:
             self._stub.Authenticate(
-                access_pb2.AuthenticateRequest(token=token), metadata=self._metadata, timeout=_CALL_SECONDS
+                access_pb2.AuthenticateRequest(token=token), metadata=self.metadata, timeout=CALL_SECONDS
             )
         except grpc.RpcError as error:
             if from_rpc_error(error).reason == "unauthenticated":  # type: ignore[arg-type]
                 return False
-            raise self._failure(error) from error
+            raise self.failure(error) from error
         return True
 
     def create_token(self, principal: str, grants: Iterable[SpaceGrant], expires_in_seconds: int | None = None) -> str:
@@ -80,30 +65,29 @@ class Access:
             principal=common_pb2.Principal(
                 name=principal,
                 rights=[
-                    common_pb2.SpaceRights(space=grant.space, read=grant.read, write=grant.write, use=grant.write)
+                    common_pb2.SpaceRights(
+                        space=grant.space, read=grant.read, write=grant.write, use=grant.write, admin=grant.admin
+                    )
                     for grant in grants
                 ],
-            )
+            ),
+            expires_in_seconds=expires_in_seconds,
         )
-        if expires_in_seconds is not None:
-            request.expires_in_seconds = expires_in_seconds
-        try:
-            answer = self._stub.CreateToken(request, metadata=self._metadata, timeout=_CALL_SECONDS)
-        except grpc.RpcError as error:
-            raise self._failure(error) from error
-        return str(answer.token)
+        return str(self.call(self._stub.CreateToken, request).token)
 
-    def revoke_tokens(self, principal: str) -> int:
-        """Ends each token of the principal at once; returns how many there were."""
-        request = access_pb2.RevokeTokensRequest(principal=principal)
-        try:
-            answer = self._stub.RevokeTokens(request, metadata=self._metadata, timeout=_CALL_SECONDS)
-        except grpc.RpcError as error:
-            raise self._failure(error) from error
-        return int(answer.revoked)
+    def rotate_token(self, token_id: str, overlap_seconds: int, expires_in_seconds: int | None = None) -> str:
+        """A new token of the same principal; the old one ends after the overlap."""
+        request = access_pb2.RotateTokenRequest(
+            token_id=token_id, overlap_seconds=overlap_seconds, expires_in_seconds=expires_in_seconds
+        )
+        return str(self.call(self._stub.RotateToken, request).token)
 
-    def _failure(self, error: Any) -> CommandFailure:
-        known = from_rpc_error(error)
-        if known.reason == "backend_unavailable":
-            return CommandFailure(f"the control service at {self._address} does not answer", "is saisei dev running?")
-        return CommandFailure(str(known))
+    def tokens(self, principal: str | None) -> list[Any]:
+        """`saisei.control.v1.Token` messages, oldest first."""
+        request = access_pb2.ListTokensRequest(principal=principal)
+        return list(self.call(self._stub.ListTokens, request).tokens)
+
+    def revoke_tokens(self, principal: str, token_id: str | None = None) -> int:
+        """Ends each token of the principal, or one, at once; returns how many there were."""
+        request = access_pb2.RevokeTokensRequest(principal=principal, token_id=token_id)
+        return int(self.call(self._stub.RevokeTokens, request).revoked)

@@ -8,7 +8,7 @@ import sys
 import typer
 from rich.markup import escape
 
-from saisei_cli import operations, resources, tokens, workflows
+from saisei_cli import audit, operations, resources, tokens, workflows
 from saisei_cli.console import err
 from saisei_cli.deploy.command import deploy
 from saisei_cli.dev.command import dev
@@ -26,6 +26,8 @@ app.add_typer(workflows.app, name="workflows")
 app.add_typer(resources.app, name="resources")
 app.add_typer(operations.app, name="operations")
 app.add_typer(tokens.app, name="token")
+app.add_typer(audit.app, name="audit")
+app.add_typer(audit.secrets_app, name="secrets")
 
 
 def _become(module: str) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from saisei.control.v1 import admin_pb2
 from saisei_cli.client import Json
-from saisei_cli.console import DataDir, open_client, out
+from saisei_cli.console import DataDir, err, open_client, out
 from saisei_cli.failures import CommandFailure
+from saisei_cli.operator_calls import Operator, control_of
 
-app = typer.Typer(no_args_is_help=True, help="Read Operations: what an accepted change became.")
+app = typer.Typer(no_args_is_help=True, help="Read Operations, and settle those that need an operator.")
 
 
 def require_success(operation: Json) -> None:
@@ -21,6 +25,32 @@ def require_success(operation: Json) -> None:
             f"the {operation['action']} failed with {error.get('code')}: {error.get('message')}",
             f"details: saisei operations show {operation['id']}",
         )
+
+
+class Outcome(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED_NONE = "failed-none"
+    FAILED_PARTIAL = "failed-partial"
+
+
+_RESOLUTIONS = {
+    Outcome.SUCCEEDED: admin_pb2.RESOLUTION_SUCCEEDED,
+    Outcome.FAILED_NONE: admin_pb2.RESOLUTION_FAILED_NONE,
+    Outcome.FAILED_PARTIAL: admin_pb2.RESOLUTION_FAILED_PARTIAL,
+}
+
+
+@app.command()
+def resolve(
+    operation_id: Annotated[str, typer.Argument(metavar="ID")],
+    outcome: Annotated[Outcome, typer.Option(help="What became of the effect: all of it, nothing of it, a part.")],
+    reason: Annotated[str, typer.Option(help="What you saw; the audit log keeps it. Never a secret.")],
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="The Host's data folder.")] = None,
+) -> None:
+    """Settle an Operation that is reconciling, by your word. It needs the data folder's service credential."""
+    with Operator(*control_of(data_dir)) as operator:
+        settled = operator.resolve(operation_id, _RESOLUTIONS[outcome], reason)
+    err.print(f"{settled.id} is settled: {outcome.value}")
 
 
 @app.command()

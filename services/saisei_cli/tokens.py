@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from saisei_cli.access import Access, SpaceGrant
-from saisei_cli.connection import DEFAULT_DATA_DIR, dev_description
-from saisei_cli.failures import CommandFailure
+from saisei_cli.console import AsJson, out, print_json
+from saisei_cli.operator_calls import control_of
 
-app = typer.Typer(no_args_is_help=True, help="Make and revoke tokens of principals.")
+app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke tokens of principals.")
 
 Folder = Annotated[Path | None, typer.Option("--data-dir", help="The Host's data folder.")]
 
@@ -21,35 +21,69 @@ Folder = Annotated[Path | None, typer.Option("--data-dir", help="The Host's data
 def create(
     principal: Annotated[str, typer.Option(help="Stable name of who acts; several tokens may share it.")],
     space: Annotated[
-        list[str], typer.Option(help='SPACE:read,write; may repeat; SPACE "*" is each. `write` includes use.')
+        list[str], typer.Option(help='SPACE:read,write,admin; may repeat; SPACE "*" is each. `write` includes use.')
     ],
     expires_in: Annotated[int | None, typer.Option(min=1, help="Seconds until it expires; default: never.")] = None,
     data_dir: Folder = None,
 ) -> None:
     """Make a token and print it as the last line. It can't be shown again."""
     grants = tuple(SpaceGrant.parse(text) for text in space)
-    with _access(data_dir) as access:
+    with Access(*control_of(data_dir)) as access:
         print(access.create_token(principal, grants, expires_in))
 
 
 @app.command()
-def revoke(principal: Annotated[str, typer.Option(help="Whose tokens all end.")], data_dir: Folder = None) -> None:
+def rotate(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `saisei token list` shows it.")],
+    overlap: Annotated[int, typer.Option(min=0, help="Seconds that the old token stays valid.")] = 0,
+    expires_in: Annotated[int | None, typer.Option(min=1, help="Seconds until the new one expires.")] = None,
+    data_dir: Folder = None,
+) -> None:
+    """Make a new token of the same principal and rights, print it as the last line, and end the old one."""
+    with Access(*control_of(data_dir)) as access:
+        print(access.rotate_token(token_id, overlap, expires_in))
+
+
+@app.command("list")
+def list_(
+    principal: Annotated[str | None, typer.Option(help="Only of this principal.")] = None,
+    data_dir: Folder = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tokens; never their texts."""
+    with Access(*control_of(data_dir)) as access:
+        found = [_described(token) for token in access.tokens(principal)]
+    if as_json:
+        print_json(found)
+        return
+    table = Table("id", "principal", "spaces", "created", "expires", "revoked")
+    for item in found:
+        spaces = " ".join(f"{space}:{','.join(rights)}" for space, rights in item["spaces"].items())
+        ends = item["expiresAt"] or "", item["revokedAt"] or ""
+        table.add_row(item["id"], item["principal"], spaces, item["createdAt"], *ends)
+    out.print(table)
+
+
+def _described(token: Any) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "principal": token.principal.name,
+        "spaces": {
+            entry.space: [name for name in ("read", "write", "use", "admin") if getattr(entry, name)]
+            for entry in token.principal.rights
+        },
+        "createdAt": token.created_at,
+        "expiresAt": token.expires_at if token.HasField("expires_at") else None,
+        "revokedAt": token.revoked_at if token.HasField("revoked_at") else None,
+    }
+
+
+@app.command()
+def revoke(
+    principal: Annotated[str, typer.Option(help="Whose tokens all end.")],
+    token_id: Annotated[str | None, typer.Option("--id", help="Only this token of the principal.")] = None,
+    data_dir: Folder = None,
+) -> None:
     """End each token of a principal at once; prints how many there were."""
-    with _access(data_dir) as access:
-        print(access.revoke_tokens(principal))
-
-
-def _access(data_dir: Path | None) -> Access:
-    """Where control is: the environment, else what the running `saisei dev` wrote, else the default place."""
-    folder = (data_dir or Path(os.environ.get("SAISEI_DATA_DIR", DEFAULT_DATA_DIR))).absolute()
-    credential = Path(os.environ.get("SAISEI_SERVICE_CREDENTIAL_FILE", folder / "service.key"))
-    address = os.environ.get("SAISEI_CONTROL_ADDRESS")
-    if data_dir is not None or address is None:
-        try:
-            address = str(dev_description(folder)["grpc"]["control"])
-        except CommandFailure:
-            socket = folder / "run" / "control.sock"
-            if not socket.exists():
-                raise
-            address = f"unix:{socket}"
-    return Access(address, credential)
+    with Access(*control_of(data_dir)) as access:
+        print(access.revoke_tokens(principal, token_id))

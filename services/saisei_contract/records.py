@@ -62,6 +62,18 @@ class Offering:
 
 
 @dataclass(frozen=True, slots=True)
+class OfferingRecord:
+    """H-062: one entry of the list that a create chooses from."""
+
+    id: str
+    revision: str
+    form: str
+    label: str
+    description: str
+    terms_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceRecord:
     """H-070.
 

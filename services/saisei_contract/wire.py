@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from saisei_contract import strict_json
 from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import format_ms, is_form_url, is_uid
 from saisei_contract.json_reader import JsonObject, JsonValue, shown
-from saisei_contract.records import DiscoveryRecord, Offering, OperationRecord, ResourceRecord, SupportRecord
+from saisei_contract.records import (
+    DiscoveryRecord,
+    Offering,
+    OfferingRecord,
+    OperationFailure,
+    OperationRecord,
+    ResourceRecord,
+    SupportRecord,
+)
 from saisei_contract.shapes import closed, text
 
 API = "forms.takoform.com/v2"
@@ -43,21 +52,12 @@ class UpdateInput:
 
 def parse_create(raw: bytes) -> CreateInput:
     """The body of `POST /resources` (H-004, H-006, H-008 … H-012, H-080, H-150)."""
-    body = _closed(strict_json.parse(raw), "", ("form", "space", "name", "spec"), ("offering", "privateInputs"))
-    return CreateInput(
-        form=text(body["form"], "form", is_form_url, _FORM_URL, bad_request),
-        space=_identifier(body["space"], "space"),
-        name=_identifier(body["name"], "name"),
-        spec=_object(body["spec"], "spec"),
-        private_inputs=_private_inputs(body),
-        offering=_offering(body),
-    )
+    return _create(strict_json.parse(raw), "")
 
 
 def parse_update(raw: bytes) -> UpdateInput:
     """The body of `PUT /resources/{uid}` (H-100, H-150)."""
-    body = _closed(strict_json.parse(raw), "", ("spec",), ("privateInputs",))
-    return UpdateInput(spec=_object(body["spec"], "spec"), private_inputs=_private_inputs(body))
+    return _update(strict_json.parse(raw), "")
 
 
 def parse_private_inputs(raw: bytes) -> dict[str, str]:
@@ -65,6 +65,56 @@ def parse_private_inputs(raw: bytes) -> dict[str, str]:
     inputs = _private_inputs(_closed(strict_json.parse(raw), "", ("privateInputs",)))
     assert inputs is not None, "the envelope requires the field"
     return inputs
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewUpdateInput:
+    """H-160. The UID as it was given: what is none is not found."""
+
+    uid: str
+    expected_generation: int
+    wanted: UpdateInput
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewDeleteInput:
+    """H-160."""
+
+    uid: str
+    expected_generation: int
+
+
+def parse_preview(raw: bytes) -> CreateInput | PreviewUpdateInput | PreviewDeleteInput:
+    """The body of `POST /previews` (H-160): one of three closed envelopes by `action`."""
+    body = strict_json.parse(raw)
+    action = body.get("action") if isinstance(body, dict) else None
+    match action:
+        case "create":
+            closed_body = _closed(body, "", ("action", "input"))
+            return _create(closed_body["input"], "input")
+        case "update":
+            closed_body = _closed(body, "", ("action", "uid", "expectedGeneration", "input"))
+            wanted = _update(closed_body["input"], "input")
+            return PreviewUpdateInput(_uid(closed_body), _generation(closed_body), wanted)
+        case "delete":
+            closed_body = _closed(body, "", ("action", "uid", "expectedGeneration"))
+            return PreviewDeleteInput(_uid(closed_body), _generation(closed_body))
+        case _:
+            raise bad_request("action", "must be create, update or delete")
+
+
+def _uid(body: JsonObject) -> str:
+    return _identifier(body["uid"], "uid")
+
+
+def _generation(body: JsonObject) -> int:
+    """H-005: any JSON spelling of an integer."""
+    value = body["expectedGeneration"]
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= strict_json.MAX_INTEGER:
+        raise bad_request("expectedGeneration", "must be an integer from 0 to 9007199254740991")
+    return value
 
 
 def parse_query(pairs: Iterable[tuple[str, str]], known: Container[str] = ()) -> dict[str, str]:
@@ -178,6 +228,46 @@ def problem(error: SaiseiError) -> JsonObject:
 def bad_request(path: str, rule: str) -> SaiseiError:
     """The refusal of a body, naming the field (H-009, H-011)."""
     return SaiseiError("invalid_request", f"{f'The field {path}' if path else 'The body'} {rule}.")
+
+
+def preview_json(errors: Iterable[OperationFailure]) -> JsonObject:
+    """H-160."""
+    listed: list[JsonValue] = [{"code": error.code, "message": error.message} for error in errors]
+    return {"valid": not listed, "errors": listed}
+
+
+def offering_json(record: OfferingRecord) -> JsonObject:
+    """H-062."""
+    body: JsonObject = {
+        "id": record.id,
+        "revision": record.revision,
+        "form": record.form,
+        "label": record.label,
+        "description": record.description,
+    }
+    if record.terms_url is not None:
+        body["termsUrl"] = record.terms_url
+    return body
+
+
+def _create(value: JsonValue, path: str) -> CreateInput:
+    """`path` is where the envelope lies in the body: empty or a field's name."""
+    body = _closed(value, path, ("form", "space", "name", "spec"), ("offering", "privateInputs"))
+    prefix = f"{path}." if path else ""
+    return CreateInput(
+        form=text(body["form"], f"{prefix}form", is_form_url, _FORM_URL, bad_request),
+        space=_identifier(body["space"], f"{prefix}space"),
+        name=_identifier(body["name"], f"{prefix}name"),
+        spec=_object(body["spec"], f"{prefix}spec"),
+        private_inputs=_private_inputs(body),
+        offering=_offering(body),
+    )
+
+
+def _update(value: JsonValue, path: str) -> UpdateInput:
+    body = _closed(value, path, ("spec",), ("privateInputs",))
+    spec = _object(body["spec"], f"{path}.spec" if path else "spec")
+    return UpdateInput(spec=spec, private_inputs=_private_inputs(body))
 
 
 def _closed(value: JsonValue, path: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> JsonObject:

@@ -15,6 +15,8 @@ from saisei.control.v1 import (
     assignments_pb2_grpc,
     resources_pb2_grpc,
 )
+from saisei_contract.rate import RateLimit
+from saisei_control.access.oidc import Oidc, load_providers
 from saisei_control.api.access_service import AccessServicer
 from saisei_control.api.admin_service import ControlAdminServicer
 from saisei_control.api.artifact_service import ArtifactServicer
@@ -27,9 +29,12 @@ from saisei_control.artifacts.custody import Custody
 from saisei_control.assignments.watch import Replicas
 from saisei_control.operations import retention
 from saisei_control.operations.executor import Executor
+from saisei_control.operations.resolve import Resolver
 from saisei_control.operations.work import Host
 from saisei_control.resources.accept import Acceptance
 from saisei_control.resources.cursors import Cursors, load_or_create_key
+from saisei_control.resources.gate import SpaceGate
+from saisei_control.resources.offerings import Offerings
 from saisei_control.resources.read import Reader
 from saisei_control.runtime_client import RuntimeFleet
 from saisei_control.secrets.vault import Vault
@@ -54,15 +59,27 @@ class ControlApp:
         system = SystemClock()
         credential = settings.credential()
         self.custody = custody = Custody(store, settings.data_dir / "artifacts" / "sha256")
-        vault = Vault.open(settings.data_dir / "seal.key")
-        self._fleet = RuntimeFleet(settings.runtimes(), credential)
+        vault = Vault(settings.key_ring())
+        self._fleet = RuntimeFleet(settings.runtimes(), credential, settings.channel_credentials())
         self.replicas = Replicas(store, system)
         host = Host(store, custody, vault, self.replicas, self._fleet, clock, settings.public_origin)
         self._executor = Executor(host, settings.control_id, system)
         self._retention: asyncio.Task[None] | None = None
-        callers = Callers(store, clock)
-        reader = Reader(store, Cursors(cursor_key), self._fleet, clock)
-        acceptance = Acceptance(store, vault, clock, settings.workers_domain, settings.preview_forms)
+        limit = RateLimit(settings.rate_per_second, settings.rate_burst)
+        oidc = None if settings.oidc_file is None else Oidc(load_providers(settings.oidc_file))
+        callers = Callers(store, clock, limit, oidc)
+        cursors = Cursors(cursor_key)
+        reader = Reader(store, cursors, self._fleet, clock)
+        offerings = Offerings() if settings.offerings_file is None else Offerings.load(settings.offerings_file)
+        acceptance = Acceptance(
+            store,
+            vault,
+            clock,
+            settings.workers_domain,
+            settings.preview_forms,
+            offerings,
+            SpaceGate(settings.space_concurrency),
+        )
         self._server = RpcServer()
         for add, servicer, name in (
             (
@@ -77,7 +94,7 @@ class ControlApp:
             ),
             (
                 resources_pb2_grpc.add_SupportServiceServicer_to_server,
-                SupportServicer(callers, settings.preview_forms),
+                SupportServicer(callers, clock, cursors, offerings, previews=settings.preview_forms),
                 "SupportService",
             ),
             (
@@ -97,7 +114,15 @@ class ControlApp:
             ),
             (
                 admin_pb2_grpc.add_ControlAdminServiceServicer_to_server,
-                ControlAdminServicer(store, clock, credential),
+                ControlAdminServicer(
+                    callers,
+                    store,
+                    clock,
+                    vault,
+                    Resolver(host, self._executor.end_attempt),
+                    credential,
+                    settings.audit_days,
+                ),
                 "ControlAdminService",
             ),
         ):
@@ -113,8 +138,13 @@ class ControlApp:
     async def start(self) -> list[int]:
         """Returns the bound ports (1 for a unix socket)."""
         await self._executor.start()
-        self._retention = asyncio.create_task(retention.run(self.store, self.custody, self.clock))
-        ports = await self._server.start(listen_addresses(self._settings.control_listen, self._settings.control()))
+        self._retention = asyncio.create_task(
+            retention.run(self.store, self.custody, self.clock, self._settings.audit_days)
+        )
+        ports = await self._server.start(
+            listen_addresses(self._settings.control_listen, self._settings.control()),
+            self._settings.listener_credentials(),
+        )
         log.info("the control service is ready", extra={"control_id": self._settings.control_id})
         return ports
 

@@ -23,8 +23,8 @@ STOP_SECONDS = 30.0
 class RuntimeFleet:
     """Every call fails with SaiseiError, backend_unavailable when a replica cannot be reached in time."""
 
-    def __init__(self, addresses: Sequence[str], credential: str) -> None:
-        self._channels = [open_channel(address) for address in addresses]
+    def __init__(self, addresses: Sequence[str], credential: str, tls: grpc.ChannelCredentials | None = None) -> None:
+        self._channels = [open_channel(address, tls) for address in addresses]
         self._stubs: list[Any] = [admin_pb2_grpc.RuntimeAdminServiceStub(channel) for channel in self._channels]
         self._metadata = service_metadata(credential)
 

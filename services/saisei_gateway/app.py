@@ -21,10 +21,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from saisei_contract.errors import SaiseiError
+from saisei_contract.rate import RateLimit
 from saisei_gateway import artifacts, clock, events_sse, workflows
 from saisei_gateway.access import Permission
 from saisei_gateway.calls import Call, Gateway
-from saisei_gateway.host_api import operations, resources, support
+from saisei_gateway.host_api import offerings, operations, previews, resources, support
 from saisei_gateway.host_api.discovery import discovery_response
 from saisei_gateway.host_api.request import read_query
 from saisei_gateway.host_api.respond import host_error, json_response, problem_response
@@ -67,7 +68,6 @@ def _host(path: str, methods: dict[str, Endpoint], capability: Capability | None
 
 
 def route_table(*, virtual_clock: bool) -> RouteTable:
-    absent = Endpoint(_capability_unavailable)
     routes = [
         Route("/.well-known/takoform/v2", {"GET": Endpoint(_discovery, public=True)}, Area.HOST_API),
         _host("/support", {"GET": Endpoint(support.get_support)}),
@@ -81,8 +81,8 @@ def route_table(*, virtual_clock: bool) -> RouteTable:
             },
         ),
         _host("/operations/{id}", {"GET": _reads(operations.get_operation)}),
-        _host("/offerings", {"GET": absent}, Capability.OFFERINGS),
-        _host("/previews", {"POST": absent}, Capability.PREVIEWS),
+        _host("/offerings", {"GET": Endpoint(offerings.list_offerings)}, Capability.OFFERINGS),
+        _host("/previews", {"POST": _writes(previews.preview)}, Capability.PREVIEWS),
         _host("/operations/{id}/private-inputs", {"PUT": _writes(operations.replenish)}, Capability.PRIVATE_INPUTS),
         Route("/openapi.json", {"GET": Endpoint(_openapi, public=True)}),
         Route("/artifacts/v1/sha256/{digest}", {"PUT": _writes(artifacts.put_artifact)}),
@@ -103,6 +103,7 @@ class GatewayApp:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._limit = RateLimit(gateway.settings.rate_per_second, gateway.settings.rate_burst)
         self._routes = route_table(virtual_clock=gateway.settings.virtual_clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,6 +151,7 @@ class GatewayApp:
             caller = None
             if not endpoint.public:
                 caller = await self._gateway.authenticator.caller(request.headers.getlist("authorization"))
+                self._limit.require(caller.principal.name, time.monotonic())
                 caller.require(endpoint.permission)
             return await endpoint.handle(Call(self._gateway, request, segments, caller))
         except SaiseiError as error:

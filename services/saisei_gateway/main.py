@@ -49,7 +49,8 @@ async def run(settings: GatewaySettings) -> None:
 @asynccontextmanager
 async def serving(settings: GatewaySettings) -> AsyncIterator[tuple[HttpServer, Gateway]]:
     """The gateway while the block runs; then event streams end at once, other exchanges within `shutdown_seconds`."""
-    control, runtime = open_channel(settings.control()), open_channel(settings.runtime())
+    tls = settings.channel_credentials()
+    control, runtime = open_channel(settings.control(), tls), open_channel(settings.runtime(), tls)
     stubs, credential = backends(control, runtime), settings.credential()
     gateway = Gateway(
         settings=settings,

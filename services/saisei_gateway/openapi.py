@@ -57,6 +57,13 @@ _FORM: Schema = {"type": "string", "format": "uri", "description": "Exact Form U
 _DOCUMENT: Schema = {"type": "object", "maxProperties": 1024, "description": "At most 1,048,576 canonical bytes"}
 _INSTANCE_ID: Schema = {"type": "string", "minLength": 1, "maxLength": 256}
 
+_PRIVATE_INPUTS: Schema = {"type": "object", "additionalProperties": _STRING}
+_CHOICE: Schema = {
+    "type": "object",
+    "properties": {"id": _IDENTIFIER, "revision": _STRING},
+    "required": ["id", "revision"],
+}
+
 _KEY = {"name": "Idempotency-Key", "in": "header", "required": True}
 _KEY_PARAMETER: Schema = {**_KEY, "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{15,127}$"}}
 _GENERATION_PARAMETER: Schema = {
@@ -108,6 +115,33 @@ def _host_paths() -> Schema:
         },
         HOST_API_ROOT + "/operations/{id}": {
             "get": _operation("Read an Operation", [_path("id", _IDENTIFIER)], answers=operation)
+        },
+        HOST_API_ROOT + "/operations/{id}/private-inputs": {
+            "put": _operation(
+                "Give the original private inputs again",
+                [_path("id", _IDENTIFIER)],
+                _object({"privateInputs": _PRIVATE_INPUTS}, ["privateInputs"]),
+                operation,
+            )
+        },
+        HOST_API_ROOT + "/previews": {
+            "post": _operation(
+                "Would this be accepted?",
+                body=_ref("PreviewRequest"),
+                answers={"200": _json("The verdict; no promise", _ref("Preview"))},
+            )
+        },
+        HOST_API_ROOT + "/offerings": {
+            "get": _operation(
+                "List Offerings, where the Host has some",
+                parameters=[
+                    {**_query("form", _FORM), "required": True},
+                    {**_query("space", _IDENTIFIER), "required": True},
+                    _query("limit", {"type": "integer", "minimum": 1}),
+                    _query("cursor", _STRING),
+                ],
+                answers={"200": _json("One page, ascending by id", _page(_ref("Offering")))},
+            )
         },
     }
 
@@ -199,12 +233,22 @@ def _schemas() -> Schema:
         ),
         "CreateResource": _object(
             {"form": _FORM, "space": _IDENTIFIER, "name": _IDENTIFIER, "spec": {"type": "object"}}
-            | {"privateInputs": {"type": "object", "additionalProperties": _STRING}},
+            | {"privateInputs": _PRIVATE_INPUTS, "offering": _CHOICE},
             ["form", "space", "name", "spec"],
         ),
         "UpdateResource": _object(
-            {"spec": {"type": "object"}, "privateInputs": {"type": "object", "additionalProperties": _STRING}},
+            {"spec": {"type": "object"}, "privateInputs": _PRIVATE_INPUTS},
             ["spec"],
+        ),
+        "PreviewRequest": {"oneOf": [_preview("create"), _preview("update"), _preview("delete")]},
+        "Preview": _object(
+            {"valid": {"type": "boolean"}, "errors": {"type": "array", "items": _ref("Failure")}}, ["valid", "errors"]
+        ),
+        "Failure": _object({"code": _STRING, "message": _STRING}, ["code", "message"]),
+        "Offering": _object(
+            {"id": _IDENTIFIER, "revision": _STRING, "form": _FORM, "label": _STRING, "description": _STRING}
+            | {"termsUrl": _STRING},
+            ["id", "revision", "form", "label", "description"],
         ),
         "Resource": _object(
             {
@@ -220,6 +264,7 @@ def _schemas() -> Schema:
                 "observed": {"type": "object"},
                 "output": {"type": "object"},
                 "lastOperation": _IDENTIFIER,
+                "offering": _CHOICE,
             }
         ),
         "Operation": _object(
@@ -233,7 +278,7 @@ def _schemas() -> Schema:
                 "createdAt": _TIME,
                 "updatedAt": _TIME,
                 "retainUntil": _TIME,
-                "error": _object({"code": _STRING, "message": _STRING}, ["code", "message"]),
+                "error": _ref("Failure"),
                 "inputRequired": {"type": "object"},
             }
         ),
@@ -280,6 +325,15 @@ def _schemas() -> Schema:
             ["name", "kind", "state", "failedAttempts", "createdAt"],
         ),
     }
+
+
+def _preview(action: str) -> Schema:
+    properties: Schema = {"action": {"const": action}}
+    if action != "create":
+        properties |= {"uid": _IDENTIFIER, "expectedGeneration": _INTEGER}
+    if action != "delete":
+        properties["input"] = _ref(f"{action.capitalize()}Resource")
+    return _object(properties, list(properties))
 
 
 def _object(properties: Schema, required: list[str] | None = None) -> Schema:

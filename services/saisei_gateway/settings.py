@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from saisei_contract.grammar import is_https_url
 from saisei_service.settings import ServiceSettings
@@ -26,6 +26,9 @@ class GatewaySettings(ServiceSettings):
     admin_listen: str = "127.0.0.1:0"
     # Where people read how to use and to authenticate to this Host (H-042). Empty: the OpenAPI document of this origin.
     documentation_url: str = ""
+    # Requests of one principal, on top of what the control service allows; over it they are 429. 0 a second: no limit.
+    rate_per_second: float = Field(default=2000.0, ge=0)
+    rate_burst: int = Field(default=4000, ge=1)
     heartbeat_seconds: float = 15.0
     # How long open exchanges may go on after SIGTERM; event streams are closed at once.
     shutdown_seconds: int = 5

@@ -83,7 +83,7 @@ class RuntimeApp:
         self._settings = settings
         credential = settings.credential()
         self.clock: Clock = VirtualClock() if settings.virtual_clock else SystemClock()
-        self._channel = open_channel(settings.control())
+        self._channel = open_channel(settings.control(), settings.channel_credentials())
         assignments = assignments_pb2_grpc.AssignmentServiceStub(self._channel)
         self.state = HostedState()
         self._code = CodeStore(self.state, assignments, credential, settings.data_dir / "runtime-code")
@@ -132,7 +132,10 @@ class RuntimeApp:
     async def start(self) -> None:
         await self.engine.start()
         self._watching = asyncio.create_task(self._watch.run(), name="assignment-watch")
-        await self._server.start(listen_addresses(self._settings.runtime_listen, self._settings.runtime()))
+        await self._server.start(
+            listen_addresses(self._settings.runtime_listen, self._settings.runtime()),
+            self._settings.listener_credentials(),
+        )
         log.info("the runtime is ready", extra={"runtime_id": self._settings.runtime_id})
 
     async def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from saisei_service.rpc_errors import ErrorInterceptor
+
+log = logging.getLogger(__name__)
 
 # A 1 MiB document with its envelope must pass each hop; a request body of the Host API too.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024 + 64 * 1024
@@ -54,6 +57,8 @@ class RpcServer:
             if credentials is not None and not address.startswith("unix:"):
                 ports.append(self.server.add_secure_port(address, credentials))
             else:
+                if not address.startswith("unix:"):
+                    log.warning("gRPC without TLS on a network address", extra={"address": address})
                 ports.append(self.server.add_insecure_port(address))
         await self.server.start()
         for name in ["", *self._names]:

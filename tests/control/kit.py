@@ -25,6 +25,8 @@ from saisei.control.v1 import (
     resources_pb2,
     resources_pb2_grpc,
 )
+from saisei.control.v1 import admin_pb2 as control_admin
+from saisei.control.v1 import admin_pb2_grpc as control_admin_grpc
 from saisei.runtime.v1 import admin_pb2, admin_pb2_grpc
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import urls
@@ -182,6 +184,7 @@ class Client:
         key: str | None = None,
         space: str = SPACE,
         secrets: dict[str, str] | None = None,
+        offering: tuple[str, str] | None = None,
     ) -> resources_pb2.Operation:
         request = resources_pb2.CreateResourceRequest(
             idempotency_key=key or self.key(),
@@ -190,6 +193,7 @@ class Client:
             name=name,
             spec_json=spec if isinstance(spec, str) else json.dumps(spec),
             private_inputs=None if secrets is None else resources_pb2.PrivateInputs(values=secrets),
+            offering=None if offering is None else resources_pb2.Offering(id=offering[0], revision=offering[1]),
         )
         return (await self.call(self.resources.CreateResource, request)).operation
 
@@ -338,6 +342,7 @@ class Kit:
         self.channel = open_channel(self.settings.control_listen)
         self.runtime = FakeRuntime(self.credential, self.channel)
         self.access = access_pb2_grpc.AccessServiceStub(self.channel)
+        self.admin = control_admin_grpc.ControlAdminServiceStub(self.channel)
         self.app: ControlApp | None = None
 
     async def start(self) -> None:
@@ -353,6 +358,26 @@ class Kit:
         await self.stop()
         await self.start()
 
+    async def reconfigure(self, **settings: Any) -> None:
+        """Goes on over the same data with other settings."""
+        await self.stop()
+        self.settings = self.settings.model_copy(update=settings)
+        await self.start()
+
+    async def operate(self, method: Any, request: Any) -> Any:
+        """A call of the operator, with the service credential."""
+        try:
+            return await method(request, metadata=service_metadata(self.credential), wait_for_ready=True, timeout=30)
+        except grpc.aio.AioRpcError as error:
+            raise Refused.of(error) from None
+
+    async def advance(self, seconds: float) -> int:
+        """Moves the virtual clock as the gateway does; returns the new time in epoch ms."""
+        assert self.app is not None
+        to_ms = self.app.clock.now_ms() + round(seconds * 1000)
+        answer = await self.operate(self.admin.AdvanceClock, control_admin.AdvanceClockRequest(to_ms=to_ms))
+        return int(answer.now_ms)
+
     async def second(self) -> tuple[ControlApp, grpc.aio.Channel]:
         """Another replica over the same database and files, with its own address and id; the test stops both."""
         address = f"unix:{self.folder}/control-2.sock"
@@ -366,7 +391,11 @@ class Kit:
         """Rights such as main="read,write"; the Space `every` is "*"."""
         entries = [
             common_pb2.SpaceRights(
-                space="*" if space == "every" else space, read="read" in text, write="write" in text, use="use" in text
+                space="*" if space == "every" else space,
+                read="read" in text,
+                write="write" in text,
+                use="use" in text,
+                admin="admin" in text,
             )
             for space, text in (rights or {SPACE: "read,write"}).items()
         ]

@@ -12,7 +12,7 @@ from saisei_contract.forms import urls
 async def test_discovery_needs_no_credential(kit: Kit) -> None:
     """H-040, H-043: the limits are positive and public."""
     answer = await resources_pb2_grpc.SupportServiceStub(kit.channel).GetDiscovery(pb.GetDiscoveryRequest())
-    assert (answer.offerings, answer.previews, answer.private_inputs) == (False, False, True)
+    assert (answer.offerings, answer.previews, answer.private_inputs) == (False, True, True)
     assert (answer.max_request_bytes, answer.max_page_size, answer.replay_window_seconds) == (4_194_304, 100, 86_400)
 
 

@@ -95,6 +95,10 @@ class FakeControl(Fake):
     uploads: dict[str, bytes] = field(default_factory=dict)
     supported: bool = True
     private_inputs: bool = False
+    previews: bool = False
+    preview: control_pb.PreviewMutationResponse = field(default_factory=control_pb.PreviewMutationResponse)
+    offerings: list[control_pb.OfferingDescription] | None = None
+    schemes: tuple[str, ...] = ("Bearer",)
     now_ms: int = 0
 
     def register(self, server: RpcServer) -> None:
@@ -150,6 +154,10 @@ class _Resources(control_grpc.ResourceServiceServicer):
         self._fake.seen("DeleteResource", request, context)
         return control_pb.MutationResponse(operation=self._fake.mutation)
 
+    async def PreviewMutation(self, request: Any, context: Any) -> Any:
+        self._fake.seen("PreviewMutation", request, context)
+        return self._fake.preview
+
     async def GetResource(self, request: Any, context: Any) -> Any:
         self._fake.seen("GetResource", request, context)
         return resource(request.uid)
@@ -194,12 +202,20 @@ class _Support(control_grpc.SupportServiceServicer):
 
     async def GetDiscovery(self, request: Any, context: Any) -> Any:
         self._fake.seen("GetDiscovery", request, context)
+        offered = self._fake.offerings is not None
         return control_pb.GetDiscoveryResponse(
+            offerings=offered,
+            previews=self._fake.previews,
             private_inputs=self._fake.private_inputs,
+            authentication_schemes=self._fake.schemes,
             max_request_bytes=MAX_REQUEST_BYTES,
             max_page_size=MAX_PAGE_SIZE,
             replay_window_seconds=3600,
         )
+
+    async def ListOfferings(self, request: Any, context: Any) -> Any:
+        self._fake.seen("ListOfferings", request, context)
+        return control_pb.ListOfferingsResponse(items=self._fake.offerings or [])
 
 
 class _Artifacts(artifacts_pb2_grpc.ArtifactServiceServicer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from saisei_contract.errors import SaiseiError
 
@@ -13,14 +13,20 @@ EVERY_SPACE = "*"
 
 @dataclass(frozen=True, slots=True)
 class SpaceRights:
-    """`use`: Resources of the Space may be named as reference targets."""
+    """`use`: Resources of the Space may be named as reference targets.
+
+    `admin`: its audit log may be read and its Operations settled by hand (H-118).
+    """
 
     read: bool = False
     write: bool = False
     use: bool = False
+    admin: bool = False
 
     def __or__(self, other: SpaceRights) -> SpaceRights:
-        return SpaceRights(self.read or other.read, self.write or other.write, self.use or other.use)
+        return SpaceRights(
+            self.read or other.read, self.write or other.write, self.use or other.use, self.admin or other.admin
+        )
 
 
 _NONE = SpaceRights()
@@ -56,9 +62,15 @@ class Caller:
         if not self.in_space(space).write:
             raise SaiseiError("forbidden", f"the token may not write in the Space {space}")
 
+    def require_admin(self, space: str) -> None:
+        if not self.in_space(space).admin:
+            raise SaiseiError("forbidden", f"the token has no right to administer the Space {space}")
+
 
 def dump_rights(rights: Mapping[str, SpaceRights]) -> str:
-    return json.dumps({space: [value.read, value.write, value.use] for space, value in rights.items()}, sort_keys=True)
+    return json.dumps(
+        {space: [value.read, value.write, value.use, value.admin] for space, value in rights.items()}, sort_keys=True
+    )
 
 
 def load_rights(text: str) -> dict[str, SpaceRights]:
@@ -69,5 +81,5 @@ def merge_rights(entries: Iterable[tuple[str, SpaceRights]]) -> dict[str, SpaceR
     """Several entries of one Space add up; `write` includes use (design 6)."""
     merged: dict[str, SpaceRights] = {}
     for space, rights in entries:
-        merged[space] = merged.get(space, _NONE) | SpaceRights(rights.read, rights.write, rights.use or rights.write)
+        merged[space] = merged.get(space, _NONE) | replace(rights, use=rights.use or rights.write)
     return merged

@@ -49,6 +49,9 @@ def resource_message(record: ResourceRecord) -> pb.Resource:
         observed_json=record.observed_json,
         output_json=record.output_json,
         last_operation=record.last_operation,
+        offering=None
+        if record.offering is None
+        else pb.Offering(id=record.offering.id, revision=record.offering.revision),
     )
 
 
@@ -74,7 +77,9 @@ def principal_message(caller: Caller) -> common_pb2.Principal:
     return common_pb2.Principal(
         name=caller.principal,
         rights=[
-            common_pb2.SpaceRights(space=space, read=rights.read, write=rights.write, use=rights.use)
+            common_pb2.SpaceRights(
+                space=space, read=rights.read, write=rights.write, use=rights.use, admin=rights.admin
+            )
             for space, rights in sorted(caller.rights.items())
         ],
     )

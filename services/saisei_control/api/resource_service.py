@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from saisei.control.v1 import resources_pb2 as pb
 from saisei.control.v1 import resources_pb2_grpc as rpc
 from saisei_contract.errors import SaiseiError
@@ -14,6 +16,7 @@ from saisei_control.api.convert import operation_message, resource_message
 from saisei_control.limits import MAX_PAGE_SIZE, MAX_REQUEST_BYTES
 from saisei_control.resources.accept import Acceptance
 from saisei_control.resources.check import off_loop
+from saisei_control.resources.preview import Preview, PreviewDelete, Previewer, PreviewUpdate
 from saisei_control.resources.read import ListQuery, Reader
 
 
@@ -21,6 +24,7 @@ class ResourceServicer(rpc.ResourceServiceServicer):
     def __init__(self, callers: Callers, acceptance: Acceptance, reader: Reader) -> None:
         self._callers = callers
         self._acceptance = acceptance
+        self._previewer = Previewer(acceptance)
         self._reader = reader
 
     async def CreateResource(self, request: pb.CreateResourceRequest, context: Context) -> pb.MutationResponse:
@@ -28,17 +32,7 @@ class ResourceServicer(rpc.ResourceServiceServicer):
         caller.require_any_write()
         key = require_idempotency_key([request.idempotency_key])
         _check_size(request.ByteSize())
-        spec = await off_loop(request.spec_json, lambda: parse_spec_text(request.spec_json))
-        if not is_form_url(request.form):
-            raise _invalid("form", "must be an ASCII absolute https URL without userinfo, query and fragment")
-        wanted = CreateInput(
-            form=request.form,
-            space=_identifier("space", request.space),
-            name=_identifier("name", request.name),
-            spec=spec,
-            private_inputs=_private_inputs(request),
-            offering=_offering(request),
-        )
+        wanted = await _create_input(request)
         return _answer(await self._acceptance.create(caller, key, wanted, request.spec_json))
 
     async def UpdateResource(self, request: pb.UpdateResourceRequest, context: Context) -> pb.MutationResponse:
@@ -47,8 +41,7 @@ class ResourceServicer(rpc.ResourceServiceServicer):
         key = require_idempotency_key([request.idempotency_key])
         generation = _generation(request)
         _check_size(request.ByteSize())
-        spec = await off_loop(request.spec_json, lambda: parse_spec_text(request.spec_json))
-        wanted = UpdateInput(spec=spec, private_inputs=_private_inputs(request))
+        wanted = await _update_input(request)
         uid = _known(request.uid)
         return _answer(await self._acceptance.update(caller, key, uid, generation, wanted, request.spec_json))
 
@@ -58,6 +51,17 @@ class ResourceServicer(rpc.ResourceServiceServicer):
         key = require_idempotency_key([request.idempotency_key])
         generation = _generation(request)
         return _answer(await self._acceptance.delete(caller, key, _known(request.uid), generation))
+
+    async def PreviewMutation(self, request: pb.PreviewMutationRequest, context: Context) -> pb.PreviewMutationResponse:
+        """H-160."""
+        caller = await self._callers.of(context)
+        caller.require_any_write()
+        _check_size(request.ByteSize())
+        refusal = await self._previewer.judge(caller, await _preview(request))
+        if refusal is None:
+            return pb.PreviewMutationResponse(valid=True)
+        message = refusal.detail or refusal.kind.title
+        return pb.PreviewMutationResponse(errors=[pb.OperationError(code=refusal.reason, message=message)])
 
     async def GetResource(self, request: pb.GetResourceRequest, context: Context) -> pb.Resource:
         caller = await self._callers.of(context)
@@ -108,7 +112,44 @@ def _check_size(size_bytes: int) -> None:
         raise SaiseiError("request_too_large", f"a request has at most {MAX_REQUEST_BYTES:,} bytes, not {size_bytes:,}")
 
 
-def _generation(request: pb.UpdateResourceRequest | pb.DeleteResourceRequest) -> int:
+async def _create_input(request: pb.CreateResourceRequest | pb.PreviewCreate) -> CreateInput:
+    spec = await off_loop(request.spec_json, lambda: parse_spec_text(request.spec_json))
+    if not is_form_url(request.form):
+        raise _invalid("form", "must be an ASCII absolute https URL without userinfo, query and fragment")
+    return CreateInput(
+        form=request.form,
+        space=_identifier("space", request.space),
+        name=_identifier("name", request.name),
+        spec=spec,
+        private_inputs=_private_inputs(request),
+        offering=_offering(request),
+    )
+
+
+async def _update_input(request: pb.UpdateResourceRequest | pb.PreviewUpdate) -> UpdateInput:
+    spec = await off_loop(request.spec_json, lambda: parse_spec_text(request.spec_json))
+    return UpdateInput(spec=spec, private_inputs=_private_inputs(request))
+
+
+async def _preview(request: pb.PreviewMutationRequest) -> Preview:
+    match request.WhichOneof("mutation"):
+        case "create":
+            return await _create_input(request.create)
+        case "update":
+            generation = _generation(request.update)
+            wanted = await _update_input(request.update)
+            return PreviewUpdate(_known(request.update.uid), generation, wanted)
+        case "delete":
+            return PreviewDelete(_known(request.delete.uid), _generation(request.delete))
+        case _:
+            raise _invalid("mutation", "must be a create, an update or a delete")
+
+
+_Conditional: TypeAlias = pb.UpdateResourceRequest | pb.DeleteResourceRequest | pb.PreviewUpdate | pb.PreviewDelete
+_Confidential: TypeAlias = pb.CreateResourceRequest | pb.UpdateResourceRequest | pb.PreviewCreate | pb.PreviewUpdate
+
+
+def _generation(request: _Conditional) -> int:
     """H-021, H-022: 0 is well-formed and stale."""
     if not request.HasField("expected_generation"):
         raise SaiseiError(
@@ -119,11 +160,13 @@ def _generation(request: pb.UpdateResourceRequest | pb.DeleteResourceRequest) ->
     return request.expected_generation
 
 
-def _private_inputs(request: pb.CreateResourceRequest | pb.UpdateResourceRequest) -> dict[str, str] | None:
+def _private_inputs(request: _Confidential) -> dict[str, str] | None:
     return dict(request.private_inputs.values) if request.HasField("private_inputs") else None
 
 
-def _offering(request: pb.CreateResourceRequest) -> Offering | None:
+def _offering(request: pb.CreateResourceRequest | pb.PreviewCreate) -> Offering | None:
     if not request.HasField("offering"):
         return None
+    if not request.offering.revision:
+        raise _invalid("offering.revision", "must not be empty")
     return Offering(_identifier("offering.id", request.offering.id), request.offering.revision)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -32,7 +33,7 @@ from saisei_control.store.rows import (
     find_resource,
     operation_values,
 )
-from saisei_control.store.schema import operations
+from saisei_control.store.schema import operations, resources
 from saisei_control.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ LEASE_MS = 15_000
 RENEW_SECONDS = 4.0
 # Most of them only wait, for a runtime or for each other.
 MAX_IN_FLIGHT = 256
+MAX_IN_FLIGHT_OF_SPACE = 192
 FIRST_BACKOFF_MS = 100
 MAX_BACKOFF_MS = 2_000
 IDLE_SECONDS = 1.0
@@ -70,6 +72,7 @@ class Executor:
         self._control_id = control_id
         self._lease = f"{control_id}/{secrets.token_hex(8)}"
         self._attempts: dict[str, asyncio.Task[None]] = {}
+        self._spaces: Counter[str] = Counter()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -106,25 +109,36 @@ class Executor:
         if due:
             for claim in await self._store.write(lambda connection: self._claim(connection, due)):
                 operation_id = claim.operation.record.id
+                space = claim.resource.record.space
                 task = asyncio.create_task(self._attempt(claim))
                 self._attempts[operation_id] = task
-                task.add_done_callback(partial(self._finished, operation_id))
+                self._spaces[space] += 1
+                task.add_done_callback(partial(self._finished, operation_id, space))
         next_due = await self._store.read(self._next_due)
         if next_due is None:
             return IDLE_SECONDS
         return min(IDLE_SECONDS, max(0.01, (next_due - self._system.now_ms()) / 1000))
 
-    def _finished(self, operation_id: str, attempt: asyncio.Task[None]) -> None:
+    def end_attempt(self, operation_id: str) -> None:
+        """Stops the attempt that this process makes at an Operation, if it makes one."""
+        attempt = self._attempts.get(operation_id)
+        if attempt is not None:
+            attempt.cancel()
+
+    def _finished(self, operation_id: str, space: str, attempt: asyncio.Task[None]) -> None:
         del self._attempts[operation_id]
+        self._spaces[space] -= 1
         if not attempt.cancelled() and (error := attempt.exception()) is not None:
             # Its lease runs out and it is attempted again.
             log.error("an Operation could not be settled", extra={"operation": operation_id}, exc_info=error)
         self._store.changes.notify()
 
     def _due(self, connection: Connection, room: int) -> list[str]:
+        """The oldest, but never so many of one Space that the others find no room."""
         now = self._system.now_ms()
         statement = (
-            select(operations.c.id)
+            select(operations.c.id, resources.c.space)
+            .join(resources, resources.c.uid == operations.c.resource_uid)
             .where(
                 operations.c.status.in_(_WORKABLE),
                 operations.c.due_at <= now,
@@ -133,7 +147,16 @@ class Executor:
             .order_by(operations.c.due_at, operations.c.created_at)
             .limit(room)
         )
-        return list(connection.execute(statement).scalars())
+        inside = Counter({space: count for space, count in self._spaces.items() if count > 0})
+        full = [space for space, count in inside.items() if count >= MAX_IN_FLIGHT_OF_SPACE]
+        if full:
+            statement = statement.where(resources.c.space.not_in(full))
+        due = []
+        for row in connection.execute(statement):
+            if inside[row.space] < MAX_IN_FLIGHT_OF_SPACE:
+                inside[row.space] += 1
+                due.append(row.id)
+        return due
 
     def _next_due(self, connection: Connection) -> int | None:
         """When the earliest Operation that nobody works on falls due."""

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, exists, select
 
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
+from saisei_control.access import audit
 from saisei_control.artifacts.custody import Custody
 from saisei_control.limits import REPLAY_WINDOW_SECONDS
 from saisei_control.store.rows import UNFINISHED
@@ -22,23 +23,25 @@ from saisei_control.store.store import Store
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 60.0
+DAY_MS = 86_400_000
 _AT_ONCE = 500
 
 
-async def run(store: Store, custody: Custody, clock: Clock) -> None:
+async def run(store: Store, custody: Custody, clock: Clock, audit_days: int) -> None:
     """Sweeps for ever; a missed sweep is made up for by the next."""
     with contextlib.suppress(SaiseiError):
         await custody.tidy()
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         try:
-            await sweep_all(store, clock.now_ms())
+            await sweep_all(store, clock.now_ms(), audit_days)
         except SaiseiError:
             log.warning("a retention sweep was skipped: the database does not answer")
 
 
-async def sweep_all(store: Store, now_ms: int) -> None:
+async def sweep_all(store: Store, now_ms: int, audit_days: int) -> None:
     """Until nothing is left that may be forgotten at `now_ms`."""
+    await store.write(lambda connection: audit.forget(connection, now_ms - audit_days * DAY_MS))
     while await store.write(lambda connection: sweep(connection, now_ms)) == _AT_ONCE:
         pass
 

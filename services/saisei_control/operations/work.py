@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from saisei.control.v1 import assignments_pb2
 from saisei_contract.clock import Clock
-from saisei_contract.records import Effect, OperationRecord
+from saisei_contract.errors import SaiseiError
+from saisei_contract.records import Effect, OperationRecord, OperationStatus
 from saisei_control.artifacts.custody import Custody
 from saisei_control.assignments import log
 from saisei_control.assignments.watch import Replicas
@@ -91,7 +92,12 @@ class Work:
         return found
 
     def _begin(self, connection: Connection) -> None:
-        """H-116: from here on a lost answer proves nothing."""
+        """H-116: from here on a lost answer proves nothing. What an operator has settled begins nothing more."""
+        status = connection.execute(
+            select(operations.c.status).where(operations.c.id == self.operation.id)
+        ).scalar_one()
+        if OperationStatus(status).is_terminal:
+            raise SaiseiError("operation_terminal", "the Operation was settled by an operator")
         connection.execute(
             operations.update()
             .where(operations.c.id == self.operation.id, operations.c.effect == Effect.NONE.value)

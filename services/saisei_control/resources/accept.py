@@ -20,6 +20,8 @@ from saisei_contract.grammar import is_uid
 from saisei_contract.records import Action, OperationRecord, Phase
 from saisei_contract.strict_json import JsonObject
 from saisei_contract.wire import CreateInput, UpdateInput
+from saisei_control.access import audit
+from saisei_control.access.audit import Deed
 from saisei_control.access.rights import Caller
 from saisei_control.resources.admission import admit, check_deletable, check_references
 from saisei_control.resources.check import (
@@ -30,9 +32,11 @@ from saisei_control.resources.check import (
     supported_form,
     takes_private_inputs,
 )
+from saisei_control.resources.gate import SpaceGate
 from saisei_control.resources.idempotency import Request, check_original_inputs, find_replay, register, request_digest
+from saisei_control.resources.offerings import Offerings
 from saisei_control.resources.references import add_edges
-from saisei_control.secrets.vault import SecretsLost, Vault
+from saisei_control.secrets.vault import SecretMacs, SecretsLost, Vault
 from saisei_control.store.rows import (
     StoredResource,
     dump,
@@ -60,6 +64,8 @@ class Acceptance:
     clock: Clock
     workers_domain: str
     previews: bool
+    offerings: Offerings
+    gate: SpaceGate
 
     async def create(self, caller: Caller, key: str, wanted: CreateInput, spec_json: str) -> OperationRecord:
         """H-080 … H-085. `spec_json` is the text that `wanted.spec` was read from."""
@@ -72,13 +78,17 @@ class Acceptance:
         replay = await self.store.read(lambda connection: find_replay(connection, request))
         if replay is not None:
             return replay
+        with self.gate.entered(wanted.space):
+            checked = await off_loop(spec_json, lambda: self.check_create(wanted))
+            return await self.store.write(
+                lambda connection: self._accept_create(connection, caller, request, checked, wanted, spec_json)
+            )
+
+    def check_create(self, wanted: CreateInput) -> CheckedSpec:
+        """What can be judged without other Resources: Form, Offering, capability, spec, private inputs (H-035)."""
         form = supported_form(wanted.form, previews=self.previews)
-        if wanted.offering is not None:
-            raise SaiseiError("capability_required", "this Host has no Offerings; leave the field offering out")
-        checked = await off_loop(spec_json, lambda: check_create(form, wanted.spec, wanted.private_inputs))
-        return await self.store.write(
-            lambda connection: self._accept_create(connection, caller, request, checked, wanted, spec_json)
-        )
+        self.offerings.choose(wanted.form, wanted.space, wanted.offering)
+        return check_create(form, wanted.spec, wanted.private_inputs)
 
     async def update(
         self, caller: Caller, key: str, uid: str, generation: int, wanted: UpdateInput, spec_json: str
@@ -91,20 +101,21 @@ class Acceptance:
         if isinstance(found, OperationRecord):
             return found
         seen = found
-        judged = await off_loop(spec_json, lambda: _judge_update(seen, wanted))
+        judged = await off_loop(spec_json, lambda: judge_update(seen, wanted))
 
         def work(connection: Connection) -> OperationRecord:
             now = _replay_or_resource(connection, caller, request, uid)
             if isinstance(now, OperationRecord):
                 return now
-            _check_current(connection, now, generation)
+            check_current(connection, now, generation)
             # What is current was judged above, unless it changed since.
-            verdict = judged if now.record.generation == seen.record.generation else _judge_update(now, wanted)
+            verdict = judged if now.record.generation == seen.record.generation else judge_update(now, wanted)
             if isinstance(verdict, SaiseiError):
                 raise verdict
             return self._accept_update(connection, caller, request, now, verdict, wanted, spec_json)
 
-        return await self.store.write(work)
+        with self.gate.entered(seen.record.space):
+            return await self.store.write(work)
 
     async def delete(self, caller: Caller, key: str, uid: str, generation: int) -> OperationRecord:
         """H-105 … H-109."""
@@ -118,11 +129,12 @@ class Acceptance:
             now = _replay_or_resource(connection, caller, request, uid)
             if isinstance(now, OperationRecord):
                 return now
-            _check_current(connection, now, generation)
+            check_current(connection, now, generation)
             check_deletable(connection, uid)
             return self._next(connection, request, now, Action.DELETE, {})
 
-        return await self.store.write(work)
+        with self.gate.entered(found.record.space):
+            return await self.store.write(work)
 
     async def supply_private_inputs(
         self, caller: Caller, operation_id: str, private_inputs: dict[str, str]
@@ -155,10 +167,7 @@ class Acceptance:
         again = find_replay(connection, request)
         if again is not None:
             return again
-        check_references(connection, caller, wanted.space, checked.references)
-        admit(connection, checked.value, own_uid=None)
-        if select_resources(connection, resources.c.space == wanted.space, resources.c.name == wanted.name, limit=1):
-            raise SaiseiError("name_conflict", f"the name {wanted.name} is taken in the Space {wanted.space}")
+        judge_create(connection, caller, checked, wanted)
         uid = f"r-{secrets.token_hex(16)}"
         operation = self._operation(uid, Action.CREATE, 1)
         connection.execute(
@@ -176,12 +185,14 @@ class Acceptance:
                 output_json=dump(self._output(wanted.form)),
                 facts_json="{}",
                 last_operation=operation.id,
+                offering_id=None if wanted.offering is None else wanted.offering.id,
+                offering_revision=None if wanted.offering is None else wanted.offering.revision,
             )
         )
         add_edges(connection, uid, (reference.uid for reference in checked.references))
         if wanted.private_inputs:
             self.vault.store(connection, uid, wanted.private_inputs)
-        self._insert(connection, operation, request)
+        self._insert(connection, operation, request, wanted.space)
         return operation
 
     def _accept_update(
@@ -194,13 +205,24 @@ class Acceptance:
         wanted: UpdateInput,
         spec_json: str,
     ) -> OperationRecord:
+        self.judge_current_update(connection, caller, stored, checked, wanted)
+        operation = self._next(connection, request, stored, Action.UPDATE, {"spec_json": spec_json})
+        add_edges(connection, stored.uid, (reference.uid for reference in checked.references))
+        return operation
+
+    def judge_current_update(
+        self,
+        connection: Connection,
+        caller: Caller,
+        stored: StoredResource,
+        checked: CheckedSpec,
+        wanted: UpdateInput,
+    ) -> None:
+        """What other Resources and the stored secrets say."""
         if wanted.private_inputs is not None:
             self._check_kept_secrets(connection, stored.uid, wanted.private_inputs)
         check_references(connection, caller, stored.record.space, checked.references)
         admit(connection, checked.value, own_uid=stored.uid)
-        operation = self._next(connection, request, stored, Action.UPDATE, {"spec_json": spec_json})
-        add_edges(connection, stored.uid, (reference.uid for reference in checked.references))
-        return operation
 
     def _check_kept_secrets(self, connection: Connection, uid: str, given: dict[str, str]) -> None:
         """WV-07, WV-08: equal to the sealed ones; new values never pass for lost ones."""
@@ -234,13 +256,13 @@ class Acceptance:
                 "last_operation": operation.id,
             },
         )
-        self._insert(connection, operation, request)
+        self._insert(connection, operation, request, stored.record.space)
         return operation
 
     def _operation(self, uid: str, action: Action, generation: int) -> OperationRecord:
         return machine.accepted(f"op-{secrets.token_hex(16)}", uid, action, generation, self.clock.now_ms())
 
-    def _insert(self, connection: Connection, operation: OperationRecord, request: Request) -> None:
+    def _insert(self, connection: Connection, operation: OperationRecord, request: Request, space: str) -> None:
         connection.execute(
             insert(operations).values(
                 id=operation.id,
@@ -255,8 +277,10 @@ class Acceptance:
             )
         )
         register(connection, request, operation.id)
+        deed = Deed(request.principal, operation.action.value, space, operation.resource_uid, operation.id)
+        audit.record(connection, deed, operation.created_at_ms)
 
-    def _mac(self, private_inputs: dict[str, str] | None) -> str | None:
+    def _mac(self, private_inputs: dict[str, str] | None) -> SecretMacs | None:
         """H-141."""
         return None if private_inputs is None else self.vault.mac(private_inputs)
 
@@ -268,7 +292,15 @@ class Acceptance:
         return endpoint_output(f"{label}.{self.workers_domain}")
 
 
-def _judge_update(stored: StoredResource, wanted: UpdateInput) -> CheckedSpec | SaiseiError:
+def judge_create(connection: Connection, caller: Caller, checked: CheckedSpec, wanted: CreateInput) -> None:
+    """What other Resources say: references, the Form's conditions, then the name (H-035)."""
+    check_references(connection, caller, wanted.space, checked.references)
+    admit(connection, checked.value, own_uid=None)
+    if select_resources(connection, resources.c.space == wanted.space, resources.c.name == wanted.name, limit=1):
+        raise SaiseiError("name_conflict", f"the name {wanted.name} is taken in the Space {wanted.space}")
+
+
+def judge_update(stored: StoredResource, wanted: UpdateInput) -> CheckedSpec | SaiseiError:
     """A refusal of the spec is a value: it is told only after tombstone, busy and generation were looked at (H-035)."""
     try:
         form = registry.form(stored.record.form)
@@ -299,7 +331,7 @@ def visible_for_writing(connection: Connection, caller: Caller, uid: str) -> Sto
     raise SaiseiError("not_found", f"there is no Resource {uid}")
 
 
-def _check_current(connection: Connection, stored: StoredResource, generation: int) -> None:
+def check_current(connection: Connection, stored: StoredResource, generation: int) -> None:
     """Tombstone, then busy, then generation (H-036, H-091, H-102)."""
     if stored.deleted_at_ms is not None:
         raise SaiseiError("gone", "the Resource was deleted")

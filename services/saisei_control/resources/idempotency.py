@@ -11,6 +11,7 @@ from sqlalchemy import Connection, insert, select
 from saisei_contract.errors import SaiseiError
 from saisei_contract.records import OperationRecord
 from saisei_contract.strict_json import JsonObject, equality_key
+from saisei_control.secrets.vault import SecretMacs
 from saisei_control.store.rows import find_operation
 from saisei_control.store.schema import idempotency
 
@@ -22,8 +23,8 @@ class Request:
     principal: str
     key: str
     digest: str
-    # Keyed MAC of the private inputs; None when none were given (H-141).
-    secrets_mac: str | None
+    # Keyed MACs of the private inputs; None when none were given (H-141).
+    secrets: SecretMacs | None
 
 
 def request_digest(method: str, path: str, generation: int | None, body: JsonObject | None) -> str:
@@ -44,38 +45,36 @@ def find_replay(connection: Connection, request: Request) -> OperationRecord | N
     ).first()
     if row is None:
         return None
-    if row.request_digest != request.digest or (row.secrets_mac is None) != (request.secrets_mac is None):
+    if row.request_digest != request.digest or (row.secrets_mac is None) != (request.secrets is None):
         raise _conflict()
-    if row.secrets_mac is not None and request.secrets_mac is not None:
-        _require_comparable(row.secrets_mac, request.secrets_mac, row.operation_id)
-        if not hmac.compare_digest(row.secrets_mac, request.secrets_mac):
-            raise _conflict()
+    if request.secrets is not None and not _are_equal(row.secrets_mac, request.secrets, row.operation_id):
+        raise _conflict()
     operation = find_operation(connection, row.operation_id)
     assert operation is not None, "the replay mapping goes with its Operation"
     return operation.record
 
 
-def check_original_inputs(connection: Connection, operation_id: str, secrets_mac: str) -> None:
+def check_original_inputs(connection: Connection, operation_id: str, given: SecretMacs) -> None:
     """H-154: SaiseiError private_inputs_conflict unless these are the Operation's original private inputs."""
     original = connection.execute(
         select(idempotency.c.secrets_mac).where(idempotency.c.operation_id == operation_id)
     ).scalar_one_or_none()
-    if original is not None:
-        _require_comparable(original, secrets_mac, operation_id)
-    if original is None or not hmac.compare_digest(original, secrets_mac):
+    if original is None or not _are_equal(original, given, operation_id):
         raise SaiseiError(
             "private_inputs_conflict", "these are not the private inputs of the original request; send exactly those"
         )
 
 
-def _require_comparable(original: str, given: str, operation_id: str) -> None:
-    """H-155: MACs of one key; each begins with its key's id."""
-    if original.partition(":")[0] != given.partition(":")[0]:
+def _are_equal(original: str, given: SecretMacs, operation_id: str) -> bool:
+    """H-155: compared under the key of the original."""
+    mac = given.under_key_of(original)
+    if mac is None:
         raise SaiseiError(
             "private_inputs_unverifiable",
             "the original private inputs can no longer be compared on this Host; read the Operation instead",
             {"operationId": operation_id},
         )
+    return hmac.compare_digest(original, mac)
 
 
 def _conflict() -> SaiseiError:
@@ -91,7 +90,7 @@ def register(connection: Connection, request: Request, operation_id: str) -> Non
             principal=request.principal,
             key=request.key,
             request_digest=request.digest,
-            secrets_mac=request.secrets_mac,
+            secrets_mac=None if request.secrets is None else request.secrets.current,
             operation_id=operation_id,
         )
     )

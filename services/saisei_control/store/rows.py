@@ -14,6 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from saisei_contract.records import (
     Action,
     Effect,
+    Offering,
     OperationFailure,
     OperationRecord,
     OperationStatus,
@@ -75,6 +76,7 @@ def _resource(row: Row[Any]) -> StoredResource:
         observed_json=row.observed_json,
         output_json=row.output_json,
         last_operation=row.last_operation,
+        offering=None if row.offering_id is None else Offering(row.offering_id, row.offering_revision),
     )
     return StoredResource(record, row.principal, row.facts_json, row.deleted_at)
 

@@ -61,7 +61,7 @@ class Terms:
         return DiscoveryRecord(
             base_url=self._settings.base_url,
             documentation=self._settings.documentation,
-            authentication_schemes=("Bearer",),
+            authentication_schemes=tuple(answer.authentication_schemes) or ("Bearer",),
             authentication_documentation=self._settings.documentation,
             offerings=answer.offerings,
             previews=answer.previews,

@@ -9,6 +9,8 @@ from saisei_contract.records import (
     Effect,
     InputReason,
     InputRequired,
+    Offering,
+    OfferingRecord,
     OperationFailure,
     OperationRecord,
     OperationStatus,
@@ -58,6 +60,7 @@ def resource_record(message: pb.Resource) -> ResourceRecord:
         observed_json=message.observed_json,
         output_json=message.output_json,
         last_operation=message.last_operation,
+        offering=Offering(message.offering.id, message.offering.revision) if message.HasField("offering") else None,
     )
 
 
@@ -79,4 +82,15 @@ def operation_record(message: pb.Operation) -> OperationRecord:
         input_required=InputRequired(tuple(needed.names), InputReason(needed.reason))
         if message.HasField("input_required")
         else None,
+    )
+
+
+def offering_record(message: pb.OfferingDescription) -> OfferingRecord:
+    return OfferingRecord(
+        id=message.id,
+        revision=message.revision,
+        form=message.form,
+        label=message.label,
+        description=message.description,
+        terms_url=message.terms_url if message.HasField("terms_url") else None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from urllib.parse import unquote_to_bytes
 
@@ -13,8 +14,11 @@ from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import is_json_media_type
 from saisei_contract.wire import parse_query
 
-# A client that stops in the middle of its body may hold the connection no longer than this between two chunks.
+# A client that stops in the middle of its body may hold the connection no longer than this between two chunks, and one
+# that drips may hold it for a minute and what this rate gives it.
 BODY_IDLE_SECONDS = 30.0
+BODY_SECONDS = 60.0
+SLOWEST_BYTES_PER_SECOND = 16 * 1024
 
 _MALFORMED_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -77,9 +81,11 @@ async def body_chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
     refuse_declared_length(request, limit)
     size = 0
     stream = aiter(request.stream())
+    began = time.monotonic()
     while True:
+        left = began + BODY_SECONDS + size / SLOWEST_BYTES_PER_SECOND - time.monotonic()
         try:
-            async with asyncio.timeout(BODY_IDLE_SECONDS):
+            async with asyncio.timeout(min(BODY_IDLE_SECONDS, left)):
                 chunk = await anext(stream, None)
         except TimeoutError:
             raise SaiseiError("invalid_request", "The body did not arrive in time.") from None
@@ -99,9 +105,17 @@ async def read_json(request: Request, limit: int) -> bytes:
 
 async def refuse_body(request: Request) -> None:
     """SaiseiError invalid_request for a body that is not empty (H-034)."""
-    async for chunk in request.stream():
-        if chunk:
-            raise SaiseiError("invalid_request", "This request takes no body.")
+    refusal = SaiseiError("invalid_request", "This request takes no body.")
+    declared = header_values(request, "content-length")
+    if declared and declared[0].strip("0"):
+        raise refusal
+    try:
+        async with asyncio.timeout(BODY_IDLE_SECONDS):
+            async for chunk in request.stream():
+                if chunk:
+                    raise refusal
+    except TimeoutError:
+        raise SaiseiError("invalid_request", "The request did not end in time.") from None
 
 
 def refuse_declared_length(request: Request, limit: int) -> None:

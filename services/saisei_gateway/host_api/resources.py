@@ -9,6 +9,7 @@ from saisei_contract import strict_json
 from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import is_uid, parse_page_limit, require_generation, require_idempotency_key
 from saisei_contract.json_reader import JsonValue
+from saisei_contract.records import Offering
 from saisei_contract.wire import page_json, parse_create, parse_update, resource_json
 from saisei_gateway.backends import CALL_SECONDS, answer_of
 from saisei_gateway.calls import Call
@@ -96,8 +97,8 @@ def _create_request(key: str, raw: bytes) -> pb.CreateResourceRequest:
         space=body.space,
         name=body.name,
         spec_json=strict_json.dumps(body.spec),
-        private_inputs=_private_inputs(body.private_inputs),
-        offering=pb.Offering(id=body.offering.id, revision=body.offering.revision) if body.offering else None,
+        private_inputs=private_inputs_message(body.private_inputs),
+        offering=offering_message(body.offering),
     )
 
 
@@ -108,13 +109,17 @@ def _update_request(key: str, generation: int, raw: bytes) -> pb.UpdateResourceR
         idempotency_key=key,
         expected_generation=generation,
         spec_json=strict_json.dumps(body.spec),
-        private_inputs=_private_inputs(body.private_inputs),
+        private_inputs=private_inputs_message(body.private_inputs),
     )
 
 
-def _private_inputs(values: dict[str, str] | None) -> pb.PrivateInputs | None:
+def private_inputs_message(values: dict[str, str] | None) -> pb.PrivateInputs | None:
     """Presence survives: an empty map is not the same as none (H-151)."""
     return None if values is None else pb.PrivateInputs(values=values)
+
+
+def offering_message(offering: Offering | None) -> pb.Offering | None:
+    return None if offering is None else pb.Offering(id=offering.id, revision=offering.revision)
 
 
 def _resource_body(resource: pb.Resource) -> bytes:

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from saisei_contract import strict_json
 from saisei_contract.errors import SaiseiError
 from saisei_contract.json_reader import JsonValue
+from saisei_contract.rate import RETRY_AFTER
 from saisei_contract.wire import problem
 
 NO_STORE = {"cache-control": "no-store"}
@@ -42,7 +43,7 @@ def problem_response(error: SaiseiError, *, allow: Sequence[str] = ()) -> Respon
         case 405:
             headers["allow"] = ", ".join(allow)
         case 429 | 503:
-            headers["retry-after"] = str(RETRY_SECONDS)
+            headers["retry-after"] = error.metadata.get(RETRY_AFTER, str(RETRY_SECONDS))
     body = problem_body(error)
     if error.kind.http_status == 413:
         return LingeringResponse(body, 413, {**headers, "connection": "close"}, "application/problem+json")
