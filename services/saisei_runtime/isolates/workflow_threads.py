@@ -32,6 +32,8 @@ class WorkflowThreads:
         self._failed_starts = 0
         self._busy = 0
         self._came_free = 0
+        # When the last thread came up.
+        self._grown_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -121,14 +123,16 @@ class WorkflowThreads:
     def _grow(self) -> None:
         """More threads than the warm ones, when starts wait although threads were given time to come free."""
         came_free, self._came_free = self._came_free, 0
-        waited = self._loop.time() - self._waiting[0][1]
+        now = self._loop.time()
+        # The boot of a thread takes the cores from those that run: what is seen meanwhile says nothing about them.
+        waited = now - max(self._waiting[0][1], self._grown_at)
         room = self._settings.max_threads - self._total()
-        if waited < _WAITED or self._starting >= _MOST_STARTING or room <= 0:
+        if waited < _WAITED or self._starting > 0 or room <= 0:
             return
         if came_free == 0:
-            wanted = min(len(self._waiting) - self._starting, max(1, self._total() // 2), _MOST_STARTING, room)
+            wanted = min(len(self._waiting), max(1, self._total() // 2), _MOST_STARTING, room)
         else:
-            wanted = 1 if waited >= _WAITED_LONG and self._starting == 0 else 0
+            wanted = 1 if waited >= _WAITED_LONG else 0
         for _ in range(wanted):
             self._spawn()
 
@@ -139,6 +143,8 @@ class WorkflowThreads:
 
     def _started(self, thread: NodeThread, ready: asyncio.Future[None]) -> None:
         self._starting -= 1
+        self._grown_at = self._loop.time()
+        self._came_free = 0
         if self._closed:
             return
         if ready.exception() is None and not thread.gone:
