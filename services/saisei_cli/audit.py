@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from saisei_cli.console import AsJson, err, out, print_json
+from saisei_cli.console import AsJson, err, print_json
 from saisei_cli.operator_calls import Operator, control_of
 
 app = typer.Typer(no_args_is_help=True, help="Read the audit log.")
@@ -40,10 +39,9 @@ def list_(
     if as_json:
         print_json(found)
         return
-    table = Table("id", "at", "principal", "action", "space", "resource", "operation", "detail")
     for item in found:
-        table.add_row(*(str(value) for value in item.values()))
-    out.print(table)
+        # Lines, not a table: a table would cut what is long.
+        print("  ".join(str(value) for value in item.values() if value != ""))
 
 
 def _described(entry: Any) -> dict[str, Any]:

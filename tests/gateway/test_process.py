@@ -62,8 +62,8 @@ async def test_admin_port(run_host: HostFactory) -> None:
         await host.client.get("/secret-path-of-a-client")
         await host.client.get("/.well-known/takoform/v2")
         text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
-        assert 'saisei_gateway_requests_total{route="unrouted",method="GET",status="404"} 1' in text
-        assert 'saisei_gateway_response_seconds_bucket{route="/.well-known/takoform/v2",le="+Inf"} 1' in text
+        assert 'saisei_gateway_requests_total{method="GET",route="unrouted",status="404"} 1.0' in text
+        assert 'saisei_gateway_response_seconds_bucket{le="+Inf",route="/.well-known/takoform/v2"} 1.0' in text
         assert "secret" not in text
         await host.servers["control"].stop(0)
         assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 503
