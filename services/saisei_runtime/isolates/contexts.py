@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from saisei_runtime.isolates.calls import BindingCalls
@@ -52,11 +52,12 @@ from saisei_runtime.isolates.protocol import (
 
 _worker_log = logging.getLogger("saisei_runtime.worker")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_NOTHING: Mapping[str, str] = {}
 
 
-def log_worker_line(worker_uid: str, scope: str, level: str, text: str) -> None:
+def log_worker_line(worker_uid: str, scope: str, level: str, text: str, about: Mapping[str, str] = _NOTHING) -> None:
     """A line that tenant code wrote to `console`, or that concerns it."""
-    extra = {"worker": worker_uid, "scope": scope}
+    extra = {"worker": worker_uid, "scope": scope, **about}
     _worker_log.log(_LEVELS.get(level, logging.INFO), "%s", text, extra=extra)
 
 
@@ -86,6 +87,13 @@ class RunningContext:
         self.context_id = start.context_id
         self.version_uid = start.code.version_uid
         self._worker_uid = start.code.worker_uid
+        # Who speaks, on each line of its log.
+        self._about = {
+            "version": start.code.version_uid,
+            "workflow": start.workflow_uid,
+            "class": start.class_name,
+            "instance": start.instance_id,
+        }
         self._thread = thread
         self._listener = listener
         self._on_end = on_end
@@ -151,7 +159,7 @@ class RunningContext:
                 if self._asked is None:
                     self._calls.begin(frame, body)
             case Log():
-                log_worker_line(self._worker_uid, frame.scope, frame.level, frame.text)
+                log_worker_line(self._worker_uid, frame.scope, frame.level, frame.text, self._about)
             case _:
                 self._thread.terminate()  # not a frame of this role: the thread is not trusted any more
 

@@ -21,8 +21,8 @@ class HistoryStep:
     """One journaled step as a new context sees it.
 
     `state` is "complete" (with `result`, canonical bytes or None), "errored" (with `error`: step_failed or
-    wait_timeout) or "open" (a registered step without an outcome; `kind` decides whether a call of that name is a
-    mismatch, W-120).
+    wait_timeout; `result` of a step_failed is `{name, message}` of its last attempt's failure) or "open" (a registered
+    step without an outcome; `kind` decides whether a call of that name is a mismatch, W-120).
     `failed_attempts` of an open `do` step gives the number of the next attempt.
     """
 
@@ -44,6 +44,8 @@ class WorkflowStart:
     instance_id: str
     params: bytes | None
     history: Sequence[HistoryStep] = ()
+    # For the log; "" when nobody said.
+    workflow_uid: str = ""
 
 
 # --- what a running context asks --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import util from "node:util";
 import { ArrayJoin, ArrayPush, StringSlice, quote } from "./intrinsics.mjs";
+import { withoutHostPlaces } from "./thrown.mjs";
 
 const { inspect } = util;
 const MAX_LINE = 4_096;
@@ -20,7 +21,7 @@ const options = {
 /** Text for a log, whatever the value is. */
 export function describe(/** @type {unknown} */ value) {
   try {
-    return StringSlice(typeof value === "string" ? value : inspect(value, options), 0, MAX_LINE);
+    return StringSlice(typeof value === "string" ? value : withoutHostPlaces(inspect(value, options)), 0, MAX_LINE);
   } catch {
     return "[a value that cannot be shown]";
   }

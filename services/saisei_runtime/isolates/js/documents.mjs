@@ -23,11 +23,14 @@ import {
   quote,
 } from "./intrinsics.mjs";
 import { Buffer } from "node:buffer";
+import { advice, nameOf, pathPart } from "./kinds.mjs";
 
 const byteLength = Buffer.byteLength;
 
 export const MAX_ROOT_PROPERTIES = 1024;
 export const MAX_BYTES = 1_048_576;
+/** A path to a deep value names this many of its last parts. */
+const MAX_PATH = 12;
 
 /** Why a value is no document. `kind` is "invalid" or "too_large". */
 export class DocumentFault {
@@ -39,6 +42,12 @@ export class DocumentFault {
 }
 
 const invalid = (/** @type {string} */ what) => new DocumentFault("invalid", what);
+/** "a Date, which …: use …" */
+const unfit = (/** @type {unknown} */ value, /** @type {string} */ why) => {
+  const instead = advice(value);
+  return invalid(`is ${nameOf(value)}, and ${why}${instead === "" ? "" : `: ${instead}`}`);
+};
+const NOT_HELD = "a document holds plain objects, arrays, strings, finite numbers, booleans and null";
 const tooLarge = () => new DocumentFault("too_large", "the document is over 1,048,576 canonical bytes");
 
 /** One container being written. `values` and `keys` were read by descriptor before anything of it was written. */
@@ -52,30 +61,43 @@ class Level {
   }
 }
 
+/** Where the value lies that is written now: `$.items[3].due`. */
+function pathOf(/** @type {Level[]} */ stack, /** @type {Level | null} */ level) {
+  let path = "";
+  const first = stack.length + 1 > MAX_PATH ? stack.length + 1 - MAX_PATH : 0;
+  for (let i = first; i <= stack.length; i++) {
+    const at = i < stack.length ? stack[i] : level;
+    if (at === null || at === undefined || at.next === 0) continue;
+    const index = at.next - 1;
+    path += pathPart(at.keys === null ? index : /** @type {string} */ (at.keys[index]));
+  }
+  return `$${first > 0 ? "…" : ""}${path}`;
+}
+
 /** Reads one container by descriptors only (W-043, W-044, W-046). @returns {Level | DocumentFault} */
 function open(/** @type {object} */ object, /** @type {boolean} */ isRoot) {
   const isArray = ArrayIsArray(object);
   const prototype = ReflectGetPrototypeOf(object);
   if (isArray) {
-    if (isRoot) return invalid("the root of a document is an object, not an array");
-    if (prototype !== ArrayPrototype) return invalid("an array has another prototype than Array.prototype");
+    if (isRoot) return invalid("is an array, and a document is a plain object: wrap it, for example in { items: [...] }");
+    if (prototype !== ArrayPrototype) return invalid("is an array with another prototype than Array.prototype: use [...value]");
   } else if (prototype !== ObjectPrototype && prototype !== null) {
-    return invalid("an object is not plain: its prototype is neither Object.prototype nor null");
+    return unfit(object, isRoot ? "a document is a plain object" : NOT_HELD);
   }
   const keys = ReflectOwnKeys(object);
   const count = keys.length;
-  if (isRoot && count > MAX_ROOT_PROPERTIES) return invalid("the root has more than 1,024 properties");
+  if (isRoot && count > MAX_ROOT_PROPERTIES) return invalid("has more than 1,024 properties");
   /** @type {any[]} */
   const values = [];
   if (isArray) {
     // Own keys of an array come in order: its indices, then "length", then whatever else there is.
-    if (keys[count - 1] !== "length") return invalid("an array has extra properties");
+    if (keys[count - 1] !== "length") return invalid("is an array with properties of its own beside its elements");
     const length = /** @type {any} */ (ReflectGetOwnPropertyDescriptor(object, "length")).value;
-    if (length !== count - 1) return invalid("an array has holes or extra properties");
+    if (length !== count - 1) return invalid("is an array with holes, or with properties of its own beside its elements");
     for (let i = 0; i < length; i++) {
       const found = ReflectGetOwnPropertyDescriptor(object, i);
       if (found === undefined || !ObjectHasOwn(found, "value") || !found.enumerable) {
-        return invalid("an array has holes or accessors");
+        return invalid("is an array with holes or accessors");
       }
       ArrayPush(values, found.value);
     }
@@ -83,14 +105,16 @@ function open(/** @type {object} */ object, /** @type {boolean} */ isRoot) {
   }
   for (let i = 0; i < count; i++) {
     const key = keys[i];
-    if (typeof key !== "string") return invalid("an object has a symbol key");
-    if (!StringIsWellFormed(key)) return invalid("a key holds a lone surrogate");
+    if (typeof key !== "string") return invalid("has a symbol key; keys are strings");
+    if (!StringIsWellFormed(key)) return invalid("has a key with a lone surrogate: use toWellFormed()");
   }
   ArraySort(keys); // by UTF-16 code units, as RFC 8785 wants it
   for (let i = 0; i < count; i++) {
     const found = ReflectGetOwnPropertyDescriptor(object, /** @type {string} */ (keys[i]));
-    if (found === undefined || !ObjectHasOwn(found, "value")) return invalid("an object has an accessor property");
-    if (!found.enumerable) return invalid("an object has a non-enumerable property");
+    if (found === undefined || !ObjectHasOwn(found, "value")) {
+      return invalid(`has the accessor property ${quote(/** @type {string} */ (keys[i]))}; a document holds data only`);
+    }
+    if (!found.enumerable) return invalid(`has the non-enumerable property ${quote(/** @type {string} */ (keys[i]))}`);
     ArrayPush(values, found.value);
   }
   return new Level(object, values, /** @type {string[]} */ (keys));
@@ -104,7 +128,10 @@ function open(/** @type {object} */ object, /** @type {boolean} */ isRoot) {
  */
 export function encodeDocument(/** @type {unknown} */ root) {
   try {
-    if (typeof root !== "object" || root === null) return invalid("the root of a document is an object");
+    if (typeof root !== "object" || root === null) {
+      const hint = typeof root === "function" || typeof root === "symbol" ? "" : ": wrap it, for example in { value: ... }";
+      return invalid(`$ is ${nameOf(root)}, and a document is a plain object${hint}`);
+    }
     return write(root);
   } catch {
     return invalid("the value could not be inspected"); // a Proxy trap threw (W-046), or the stack was full
@@ -113,11 +140,12 @@ export function encodeDocument(/** @type {unknown} */ root) {
 
 function write(/** @type {object} */ root) {
   const ancestors = new SafeSet();
-  const first = open(root, true);
-  if (first instanceof DocumentFault) return first;
-  let level = first;
   /** @type {Level[]} */
   const stack = [];
+  const first = open(root, true);
+  if (first instanceof DocumentFault) return invalid(`$ ${first.message}`);
+  let level = first;
+  const at = (/** @type {DocumentFault} */ fault) => invalid(`${pathOf(stack, level)} ${fault.message}`);
   SetAdd(ancestors, root);
   let text = level.keys === null ? "[" : "{";
   for (;;) {
@@ -137,11 +165,11 @@ function write(/** @type {object} */ root) {
     switch (typeof value) {
       case "string":
         if (value.length > MAX_BYTES) return tooLarge();
-        if (!StringIsWellFormed(value)) return invalid("a string holds a lone surrogate");
+        if (!StringIsWellFormed(value)) return at(invalid("is a string with a lone surrogate: use toWellFormed()"));
         text += quote(value);
         break;
       case "number":
-        if (!NumberIsFinite(value)) return invalid("a number is not finite");
+        if (!NumberIsFinite(value)) return at(unfit(value, "numbers are finite"));
         text += value === 0 ? "0" : `${value}`;
         break;
       case "boolean":
@@ -152,9 +180,9 @@ function write(/** @type {object} */ root) {
           text += "null";
           break;
         }
-        if (SetHas(ancestors, value)) return invalid("the value contains itself");
+        if (SetHas(ancestors, value)) return at(invalid("contains itself"));
         const inner = open(value, false);
-        if (inner instanceof DocumentFault) return inner;
+        if (inner instanceof DocumentFault) return at(inner);
         SetAdd(ancestors, value);
         ArrayPush(stack, level);
         level = inner;
@@ -162,7 +190,7 @@ function write(/** @type {object} */ root) {
         break;
       }
       default:
-        return invalid(`a value is of type ${typeof value}`);
+        return at(unfit(value, NOT_HELD));
     }
   }
   if (text.length > MAX_BYTES || byteLength(text) > MAX_BYTES) return tooLarge();

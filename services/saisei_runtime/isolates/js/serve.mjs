@@ -1,8 +1,6 @@
 /** Role `serve`: many invocations of one Version's `fetch` at once, bodies streamed both ways (MW-20 … MW-25). */
 
 import {
-  ArrayPush,
-  ArrayShift,
   MapDelete,
   MapForEach,
   MapGet,
@@ -14,18 +12,16 @@ import {
   ReflectGetOwnPropertyDescriptor,
   SafeMap,
   SafePromise,
-  TypedArrayByteLength,
-  TypedArrayTag,
   namedError,
   quote,
   uncurryThis,
 } from "./intrinsics.mjs";
 import { Environment } from "./environment.mjs";
 import { Graph, ModuleProblem } from "./modules.mjs";
+import { IncomingBody, OutgoingBody, cutOff } from "./streams.mjs";
 
 const TenantRequest = Request;
 const TenantController = AbortController;
-const Stream = ReadableStream;
 const { get: statusOf } = own(Response.prototype, "status");
 const { get: headersOf } = own(Response.prototype, "headers");
 const { get: bodyOf } = own(Response.prototype, "body");
@@ -33,19 +29,7 @@ const { get: bodyUsedOf } = own(Response.prototype, "bodyUsed");
 const { get: signalOf } = own(AbortController.prototype, "signal");
 const abort = uncurryThis(AbortController.prototype.abort);
 const forEachHeader = uncurryThis(Headers.prototype.forEach);
-const getReader = uncurryThis(ReadableStream.prototype.getReader);
-const subarray = uncurryThis(Object.getPrototypeOf(Uint8Array).prototype.subarray);
-const read = uncurryThis(ReadableStreamDefaultReader.prototype.read);
-const cancel = uncurryThis(ReadableStreamDefaultReader.prototype.cancel);
-const enqueue = uncurryThis(ReadableByteStreamController.prototype.enqueue);
-const closeStream = uncurryThis(ReadableByteStreamController.prototype.close);
-const failStream = uncurryThis(ReadableByteStreamController.prototype.error);
-const byobRequest = own(ReadableByteStreamController.prototype, "byobRequest").get;
-const respond = uncurryThis(ReadableStreamBYOBRequest.prototype.respond);
 
-/** Bytes that may be on their way to the runtime before it has taken any; also the runtime's window towards us. */
-const WINDOW = 262_144;
-const CHUNK = 65_536;
 const MAX_HEADERS = 262_144;
 const LOG_WINDOW_MS = 1_000;
 const now = Date.now;
@@ -136,20 +120,15 @@ class Invocation {
       header.scope,
       (/** @type {string} */ text, /** @type {any} */ content) => role.link.send(text, content ?? null),
     );
-    /** Request chunks that the Worker has not pulled yet. @type {Uint8Array[]} */
-    this.chunks = [];
-    this.ended = false;
-    this.cut = false;
-    /** @type {ReadableByteStreamController | null} */
-    this.sink = null;
-    /** Set while the stream waits for a chunk. @type {(() => void) | null} */
-    this.pulling = null;
-    this.credit = WINDOW;
-    /** @type {any} */
-    this.reader = null;
-    this.reading = false;
-    /** What is left of the chunk that was read last. @type {Uint8Array | null} */
-    this.rest = null;
+    // Made at once: its chunks may arrive before the Worker's modules are evaluated.
+    this.incoming = !header.has_body
+      ? null
+      : new IncomingBody(
+          (bytes) => this.send("credit", `,"bytes":${bytes}`),
+          () => this.send("drop"),
+        );
+    /** @type {OutgoingBody | null} */
+    this.outgoing = null;
     this.responded = false;
     this.waiting = 0;
     this.expired = false;
@@ -181,87 +160,36 @@ class Invocation {
   }
 
   #request() {
-    const { method, url, headers, has_body: hasBody } = this.header;
+    const { method, url, headers } = this.header;
     const init = /** @type {any} */ ({ __proto__: null, method, headers, signal: signalOf(this.controller), redirect: "manual" });
-    if (hasBody && method !== "GET" && method !== "HEAD") {
-      init.body = this.#stream();
+    if (this.incoming !== null && method !== "GET" && method !== "HEAD") {
+      init.body = this.incoming.stream;
       init.duplex = "half";
     }
     return new TenantRequest(url, init);
   }
 
-  /** The request body: chunks as they come, credit returned as they are taken. */
-  #stream() {
-    return new Stream(/** @type {any} */ ({
-      __proto__: null,
-      type: "bytes",
-      start: (/** @type {any} */ sink) => {
-        this.sink = sink;
-      },
-      pull: () =>
-        new SafePromise((resolve) => {
-          this.pulling = () => resolve(undefined);
-          this.#feed();
-        }),
-      cancel: () => {
-        this.ended = true;
-        this.chunks = [];
-        this.send("drop");
-      },
-    })); // prettier-ignore
-  }
-
-  #feed() {
-    const { pulling, sink } = this;
-    if (pulling === null || sink === null) return;
-    if (this.chunks.length > 0) {
-      const chunk = /** @type {Uint8Array} */ (ArrayShift(this.chunks));
-      this.pulling = null;
-      this.send("credit", `,"bytes":${TypedArrayByteLength(chunk)}`);
-      enqueue(sink, chunk);
-      pulling();
-    } else if (this.cut) {
-      this.pulling = null;
-      failStream(sink, namedError("AbortError", "the request body was cut off"));
-      pulling();
-    } else if (this.ended) {
-      this.pulling = null;
-      closeStream(sink);
-      const pendingRead = byobRequest(sink);
-      if (pendingRead !== null) respond(pendingRead, 0);
-      pulling();
-    }
-  }
-
   onFrame(/** @type {any} */ header, /** @type {import("./frames.mjs").Body} */ body) {
     switch (header.t) {
       case "chunk":
-        if (this.ended) return;
-        if (body.size() > 0) ArrayPush(this.chunks, body.copy());
-        this.#feed();
+        this.incoming?.push(body.copy());
         break;
       case "end":
-        this.ended = true;
-        this.cut = header.cut;
-        this.#feed();
+        this.incoming?.end(header.cut ? cutOff() : null);
         break;
       case "credit":
-        this.credit += header.bytes;
-        this.#pump();
+        this.outgoing?.grant(header.bytes);
         break;
-      case "cancel": // the client is gone
-        this.cut = true;
-        this.ended = true;
-        abort(this.controller, namedError("AbortError", "the client closed the connection"));
-        this.#feed();
-        if (this.reader !== null) {
-          const { reader } = this;
-          this.reader = null;
-          PromiseThen(cancel(reader, undefined), () => {}, () => {});
-        }
+      case "cancel": {
+        // The client is gone.
+        const reason = namedError("AbortError", "the client closed the connection");
         this.responded = true;
+        abort(this.controller, reason);
+        this.incoming?.end(reason);
+        this.outgoing?.stop(reason);
         this.#retire();
         break;
+      }
       case "answer":
         this.environment.answer(header, body);
         break;
@@ -289,81 +217,42 @@ class Invocation {
     if (this.responded) return; // the client left meanwhile
     let status = 0;
     let list = "";
-    /** @type {any} */
-    let body = null;
+    /** @type {OutgoingBody | null} */
+    let outgoing = null;
     try {
       status = statusOf(response); // throws for whatever is no Response
       forEachHeader(headersOf(response), (/** @type {string} */ value, /** @type {string} */ key) => {
         list += `${list === "" ? "" : ","}[${quote(key)},${quote(value)}]`;
       });
-      body = bodyOf(response);
       if (list.length > MAX_HEADERS) throw namedError("TypeError", "the headers of the Response are over 256 KiB");
+      const body = bodyOf(response);
       if (status < 200 || (body !== null && bodyUsedOf(response))) throw namedError("TypeError", "the Response cannot be sent");
-      if (body !== null) this.reader = getReader(body);
+      if (body !== null) {
+        outgoing = new OutgoingBody(
+          body,
+          (chunk) => this.send("chunk", "", chunk),
+          (error) => this.#sent(error),
+        );
+      }
     } catch (error) {
       this.#serverError(error);
       return;
     }
     this.send("head", `,"status":${status},"headers":[${list}]`);
-    if (this.reader === null) this.#finish();
-    else if (this.header.method === "HEAD") {
-      const { reader } = this;
-      this.reader = null;
-      PromiseThen(cancel(reader, undefined), () => {}, () => {});
-      this.#finish();
-    } else this.#pump();
-  }
-
-  #pump() {
-    if (this.reader === null || this.reading || this.credit <= 0) return;
-    if (this.rest !== null) {
-      const { rest } = this;
-      const size = TypedArrayByteLength(rest);
-      this.rest = size > CHUNK ? subarray(rest, CHUNK) : null;
-      this.credit -= size > CHUNK ? CHUNK : size;
-      this.send("chunk", "", size > CHUNK ? subarray(rest, 0, CHUNK) : rest);
-      this.#pump();
-      return;
+    if (outgoing === null || this.header.method === "HEAD") {
+      outgoing?.stop(undefined);
+      this.#sent(null);
+    } else {
+      this.outgoing = outgoing;
+      outgoing.pump();
     }
-    this.reading = true;
-    PromiseThen(
-      read(this.reader),
-      (/** @type {{ done: boolean, value: any }} */ { done, value }) => {
-        this.reading = false;
-        if (this.reader === null) return;
-        if (done) {
-          this.reader = null;
-          this.#finish();
-          return;
-        }
-        if (TypedArrayTag(value) !== "Uint8Array") {
-          this.#breakOff(namedError("TypeError", "a response body may only hold Uint8Array chunks"));
-          return;
-        }
-        if (TypedArrayByteLength(value) > 0) this.rest = value;
-        this.#pump();
-      },
-      (/** @type {unknown} */ error) => {
-        this.reading = false;
-        if (this.reader !== null) this.#breakOff(error);
-      },
-    );
   }
 
-  /** The head is out already: the body ends as cut off, not as complete. */
-  #breakOff(/** @type {unknown} */ error) {
-    this.role.console.line("error", ["The response body failed:", error]);
-    const { reader } = this;
-    this.reader = null;
-    PromiseThen(cancel(reader, error), () => {}, () => {});
+  /** The response is out. One that broke off after its head ends as cut off, not as complete. */
+  #sent(/** @type {unknown} */ error) {
+    if (error !== null) this.role.console.line("error", ["The response body failed:", error]);
     this.responded = true;
-    this.send("end", ',"cut":true');
-    this.#retire();
-  }
-
-  #finish() {
-    this.responded = true;
-    this.send("end", ',"cut":false');
+    this.send("end", `,"cut":${error !== null}`);
     this.#retire();
   }
 
@@ -373,7 +262,7 @@ class Invocation {
     if (error !== null) this.role.console.line("error", ["The fetch handler failed:", error]);
     this.send("head", ',"status":500,"headers":[["content-type","text/plain;charset=UTF-8"]]');
     this.send("chunk", "", "Internal Server Error");
-    this.#finish();
+    this.#sent(null);
   }
 
   /** Over when the response is out and each `waitUntil` has settled (MW-25). */

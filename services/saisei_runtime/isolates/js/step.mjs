@@ -5,6 +5,8 @@
  */
 
 import {
+  JSONParse,
+  MapForEach,
   MapGet,
   MapSet,
   NumberIsInteger,
@@ -30,10 +32,12 @@ import {
   quote,
 } from "./intrinsics.mjs";
 import { DocumentFault, decodeDocument, encodeDocument } from "./documents.mjs";
-import { describeThrown } from "./thrown.mjs";
+import { nameOf } from "./kinds.mjs";
+import { describeThrown, shorten, stackOf } from "./thrown.mjs";
 
 export const MAX_STEPS = 1024;
 const MAX_TEXT = 256;
+const MAX_CAUSE = 4_096;
 const MAX_DELAY = 43_200;
 const MAX_SECONDS = 31_536_000;
 
@@ -114,6 +118,50 @@ export function resolveWith(/** @type {(value: unknown) => void} */ resolve, /**
   ReflectDeleteProperty(value, "then");
 }
 
+/** A method of `step`, as its callers write it. */
+const METHODS = /** @type {Record<string, string>} */ ({ __proto__: null, do: "step.do", sleep: "step.sleep", wait: "step.waitForEvent" });
+
+/** What is wrong with a retry policy (W-101). */
+function policyFault(/** @type {unknown} */ value) {
+  const given = readOptions(value, POLICY_KEYS);
+  if (given === null) return `the retryPolicy of step.do is a plain object; ${optionsFault(value, POLICY_KEYS)}`;
+  const wrong = (/** @type {string} */ key, /** @type {string} */ rule) =>
+    `retryPolicy.${key} of step.do is ${rule}, not ${shown(given[key])}`;
+  if (!within(given["maxAttempts"], 1, 100)) return wrong("maxAttempts", "required, and a whole number from 1 to 100");
+  const delays = ["initialDelaySeconds", "maxDelaySeconds"];
+  for (let i = 0; i < delays.length; i++) {
+    const key = /** @type {string} */ (delays[i]);
+    if (given[key] !== undefined && !within(given[key], 0, MAX_DELAY)) return wrong(key, "a whole number of seconds from 0 to 43,200");
+  }
+  return wrong("backoff", '"constant" or "exponential"');
+}
+
+/** Why `readOptions` refused a value. */
+export function optionsFault(/** @type {unknown} */ value, /** @type {readonly string[]} */ allowed) {
+  let known = "";
+  for (let i = 0; i < allowed.length; i++) known += (i > 0 ? ", " : "") + allowed[i];
+  try {
+    if (typeof value === "object" && value !== null) {
+      const keys = ReflectOwnKeys(value);
+      for (let i = 0; i < keys.length; i++) {
+        const key = keys[i];
+        let isKnown = false;
+        for (let j = 0; j < allowed.length; j++) if (allowed[j] === key) isKnown = true;
+        if (!isKnown) return `${typeof key === "string" ? quote(key) : "a symbol"} is none of its keys, which are ${known}`;
+      }
+    }
+  } catch {
+    // a Proxy trap threw: the general words serve
+  }
+  return `its keys are ${known}, and it is ${nameOf(value)}`;
+}
+
+/** A value in a message: primitives as they are written, anything else by its kind. */
+function shown(/** @type {unknown} */ value) {
+  if (typeof value === "string") return value.length <= 64 ? quote(value) : "a longer string";
+  return typeof value === "number" || typeof value === "boolean" ? `${value}` : nameOf(value);
+}
+
 /** A step name as this context knows it. */
 class Entry {
   /** @param {string} name @param {string} kind @param {"open" | "complete" | "errored"} state */
@@ -126,6 +174,8 @@ class Entry {
     this.result = null;
     /** The code of the recorded failure. */
     this.error = "";
+    /** Of the last attempt, when a `do` failed: "TypeError: …". */
+    this.cause = "";
   }
 }
 Object.setPrototypeOf(Entry.prototype, null);
@@ -142,17 +192,22 @@ class Call {
 }
 Object.setPrototypeOf(Call.prototype, null);
 
+/** "TypeError: …" of what an attempt failed with. */
+const causeOf = (/** @type {{ name: string, message: string }} */ { name, message }) => shorten(message === "" ? name : `${name}: ${message}`, MAX_CAUSE);
+
 const never = () => new SafePromise(() => {});
 const refuse = (/** @type {string} */ why) => new SafePromise((_, reject) => reject(new SafeTypeError(why)));
 
 export class Steps {
   /**
    * @param {(header: string, body?: string | null) => void} send
-   * @param {(reason: string) => void} fatal ends the context, uncatchably, with that reason
+   * @param {(reason: string, message: string) => void} fatal ends the context, uncatchably, with that reason
+   * @param {(line: string) => void} log a line about a failed attempt
    */
-  constructor(send, fatal) {
+  constructor(send, fatal, log) {
     this.send = send;
     this.fatal = fatal;
+    this.log = log;
     /** @type {Map<string, Entry>} */
     this.entries = new SafeMap();
     this.count = 0;
@@ -164,14 +219,18 @@ export class Steps {
     this.over = false;
     /** Host Errors of this context by identity (W-131). @type {WeakMap<object, string>} */
     this.genuine = new SafeWeakMap();
+    /** Their messages, whatever the app made of them. @type {WeakMap<object, string>} */
+    this.failures = new SafeWeakMap();
   }
 
   /** One journaled step, given before the code starts. */
   remember(/** @type {any} */ step, /** @type {string | null} */ result) {
     const entry = new Entry(step.name, step.kind, step.state);
     entry.failedAttempts = step.failed_attempts;
-    entry.result = result;
     entry.error = step.error ?? "";
+    // The result of a failed step is what its last attempt failed with.
+    if (step.state !== "errored") entry.result = result;
+    else if (result !== null) entry.cause = causeOf(JSONParse(result));
     MapSet(this.entries, step.name, entry);
     this.count++;
     if (step.state === "open") this.open++;
@@ -180,6 +239,24 @@ export class Steps {
   /** True when a settlement now would leave a step unsettled (W-120, W-122). */
   unsettled() {
     return this.active !== null || this.open > 0;
+  }
+
+  /** What is wrong when `run` settles now; only when `unsettled`. */
+  unsettledMessage() {
+    if (this.active !== null) return `run ended while step ${quote(this.active.entry.name)} was unsettled: await each step`;
+    let name = "";
+    MapForEach(this.entries, (/** @type {Entry} */ entry) => {
+      if (entry.state === "open" && name === "") name = entry.name;
+    });
+    return (
+      `run ended without coming back to step ${quote(name)}, which an earlier run of the code began: ` +
+      "while an instance is unfinished, new code must still reach the step that it is in"
+    );
+  }
+
+  /** What `run` failed with, when a genuine step_failed was not caught. */
+  failureMessage(/** @type {any} */ error) {
+    return shorten(WeakMapGet(this.failures, error) ?? "");
   }
 
   /** The code of a Host Error of this very context, or undefined. */
@@ -192,21 +269,23 @@ export class Steps {
     return ObjectFreeze({
       do: (/** @type {unknown} */ name, /** @type {unknown} */ effect, /** @type {unknown} */ retryPolicy) =>
         this.#call("do", name, () => {
-          if (typeof effect !== "function") return "the effect of step.do is a function";
-          return readPolicy(retryPolicy) === null ? "the retryPolicy of step.do is malformed" : "";
+          if (typeof effect !== "function") return `step.do takes (name, effect, retryPolicy?); the effect is a function, not ${nameOf(effect)}`;
+          return readPolicy(retryPolicy) === null ? policyFault(retryPolicy) : "";
         }, (call) => this.#run(call, /** @type {Function} */ (effect), /** @type {string} */ (readPolicy(retryPolicy)))),
       sleep: (/** @type {unknown} */ name, /** @type {unknown} */ seconds) =>
         this.#call("sleep", name, () =>
-          within(seconds, 0, MAX_SECONDS) ? "" : "step.sleep takes whole seconds from 0 to 31,536,000",
+          within(seconds, 0, MAX_SECONDS) ? "" : `step.sleep takes whole seconds from 0 to 31,536,000, not ${shown(seconds)}`,
         (call) => this.send(`{"t":"sleep","call":${call.id},"name":${quote(call.entry.name)},"seconds":${seconds}}`)),
       waitForEvent: (/** @type {unknown} */ name, /** @type {unknown} */ options) => {
         /** @type {Record<string, unknown> | null} */
         let given = null;
         return this.#call("wait", name, () => {
           given = readOptions(options, WAIT_KEYS);
-          return given !== null && isText(given["type"]) && within(given["timeoutSeconds"], 1, MAX_SECONDS)
+          if (given === null) return `step.waitForEvent takes (name, {type, timeoutSeconds}); ${optionsFault(options, WAIT_KEYS)}`;
+          if (!isText(given["type"])) return `type of step.waitForEvent is a string of 1 to 256 characters, not ${shown(given["type"])}`;
+          return within(given["timeoutSeconds"], 1, MAX_SECONDS)
             ? ""
-            : "step.waitForEvent takes {type, timeoutSeconds}: 1 to 256 characters, and whole seconds from 1 to 31,536,000";
+            : `timeoutSeconds of step.waitForEvent is required, and a whole number from 1 to 31,536,000, not ${shown(given["timeoutSeconds"])}`;
         }, (call) =>
           this.send(
             `{"t":"wait","call":${call.id},"name":${quote(call.entry.name)},` +
@@ -224,19 +303,24 @@ export class Steps {
     /** @type {(call: Call) => void} */ perform,
   ) {
     if (this.over) return never();
-    if (this.active !== null) return this.#end("step_definition_mismatch");
-    if (!isText(name)) return refuse("a step name is a string of 1 to 256 characters without lone surrogates");
+    if (this.active !== null) return this.#overlap(name);
+    if (!isText(name)) return refuse(`a step name is a string of 1 to 256 characters without lone surrogates, not ${shown(name)}`);
     /** @type {Entry | undefined} */
     let entry = MapGet(this.entries, name);
     if (entry !== undefined && entry.state !== "open") return this.#replay(entry, kind);
-    if (entry !== undefined && entry.kind !== kind) return this.#end("step_definition_mismatch");
+    if (entry !== undefined && entry.kind !== kind) {
+      return this.#end(
+        "step_definition_mismatch",
+        `step ${quote(name)} is unfinished and was begun with ${METHODS[entry.kind]}; now ${METHODS[kind]} uses its name`,
+      );
+    }
     const fault = check();
     // A Proxy among the arguments may have run code that ended the context or called a step.
     if (this.over) return never();
-    if (this.active !== null) return this.#end("step_definition_mismatch");
+    if (this.active !== null) return this.#overlap(name);
     if (fault !== "") return refuse(fault);
     if (entry === undefined) {
-      if (this.count >= MAX_STEPS) return this.#end("step_limit_exceeded");
+      if (this.count >= MAX_STEPS) return this.#end("step_limit_exceeded", `step ${quote(name)} would be the 1,025th: an instance has at most 1,024 steps`);
       entry = new Entry(name, kind, "open");
       MapSet(this.entries, name, entry);
       this.count++;
@@ -249,9 +333,19 @@ export class Steps {
     });
   }
 
-  #end(/** @type {string} */ reason) {
-    this.fatal(reason);
+  #end(/** @type {string} */ reason, /** @type {string} */ message) {
+    this.fatal(reason, message);
     return never();
+  }
+
+  /** A call while another one is unsettled (W-120). */
+  #overlap(/** @type {unknown} */ name) {
+    const active = /** @type {Call} */ (this.active).entry.name;
+    const called = isText(name) ? `step ${quote(name)}` : "another step";
+    return this.#end(
+      "step_definition_mismatch",
+      `${called} was started while step ${quote(active)} was unsettled: await each step before the next, outside of other steps' effects`,
+    );
   }
 
   /** A finished name gives its recorded outcome, whatever the method (W-094), and settles in a later job (W-099). */
@@ -262,7 +356,7 @@ export class Steps {
       PromiseThen(settled, () => {
         if (this.over || this.active !== call) return;
         this.active = null;
-        if (entry.state === "errored") reject(this.#hostError(entry.error, entry.name));
+        if (entry.state === "errored") reject(this.#hostError(entry));
         else resolveWith(resolve, entry.result === null || kind === "sleep" ? undefined : decodeDocument(entry.result));
       });
     });
@@ -274,8 +368,11 @@ export class Steps {
     const attempt = entry.failedAttempts + 1;
     const about = `"name":${quote(entry.name)},"attempt":${attempt}`;
     this.send(`{"t":"do_started",${about},"policy":${policy}}`);
-    const failed = (/** @type {string} */ name, /** @type {string} */ message) => {
+    const failed = (/** @type {string} */ name, /** @type {string} */ message, line = `${name}: ${message}`) => {
       if (this.over) return;
+      entry.failedAttempts = attempt;
+      entry.cause = causeOf({ name, message });
+      this.log(`attempt ${attempt} of step ${quote(entry.name)} failed: ${line}`);
       this.send(
         `{"t":"do_failed","call":${id},${about},"policy":${policy},"error_name":${quote(name)},"error_message":${quote(message)}}`,
       );
@@ -283,13 +380,13 @@ export class Steps {
     const threw = (/** @type {unknown} */ error) => {
       if (this.over) return;
       const { name, message } = describeThrown(error);
-      failed(name, message);
+      failed(name, message, stackOf(error));
     };
     const gave = (/** @type {unknown} */ value) => {
       if (this.over) return;
       const text = value === undefined ? null : encodeDocument(value);
       if (text instanceof DocumentFault) {
-        failed(text.kind === "invalid" ? "TypeError" : "document_too_large", `the result is no document: ${text.message}`);
+        failed(text.kind === "invalid" ? "TypeError" : "document_too_large", `step ${quote(entry.name)} returned no document: ${text.message}`);
       } else if (!this.over) {
         this.send(`{"t":"do_succeeded","call":${id},${about},"has":${text !== null}}`, text);
       }
@@ -311,7 +408,7 @@ export class Steps {
     if (code !== "") {
       entry.state = "errored";
       entry.error = code;
-      call.reject(this.#hostError(code, entry.name));
+      call.reject(this.#hostError(entry));
       return;
     }
     entry.state = "complete";
@@ -319,11 +416,17 @@ export class Steps {
     resolveWith(call.resolve, result === null ? undefined : decodeDocument(result));
   }
 
-  #hostError(/** @type {string} */ code, /** @type {string} */ name) {
-    const error = new SafeError(code === "step_failed" ? `step "${name}" failed` : `step "${name}" ended with ${code}`);
-    const shown = /** @type {any} */ ({ __proto__: null, value: code, writable: false, enumerable: false, configurable: false });
-    ReflectDefineProperty(error, "name", shown);
+  #hostError(/** @type {Entry} */ entry) {
+    const { name, error: code } = entry;
+    const times = entry.failedAttempts > 1 ? ` ${entry.failedAttempts} times` : "";
+    const last = entry.cause === "" ? "" : `${times === "" ? ": " : ", the last time with "}${entry.cause}`;
+    const error = new SafeError(
+      shorten(code === "step_failed" ? `step ${quote(name)} failed${times}${last}` : `step ${quote(name)} waited in vain: ${code}`),
+    );
+    const named = /** @type {any} */ ({ __proto__: null, value: code, writable: false, enumerable: false, configurable: false });
+    ReflectDefineProperty(error, "name", named);
     WeakMapSet(this.genuine, error, code);
+    WeakMapSet(this.failures, error, error.message);
     return error;
   }
 }

@@ -15,7 +15,7 @@ import { Graph, ModuleProblem, modulesMade } from "./modules.mjs";
 import { Environment } from "./environment.mjs";
 import { Steps } from "./step.mjs";
 import { isPristine } from "./pristine.mjs";
-import { ownMessage, shorten } from "./thrown.mjs";
+import { ownMessage, shorten, stackOf } from "./thrown.mjs";
 
 const { setImmediate, setTimeout } = hostTimers;
 const heapStatistics = v8.getHeapStatistics;
@@ -83,7 +83,10 @@ class Run {
     this.stoppedAt = 0;
     const send = (/** @type {string} */ text, /** @type {string | null} */ content = null) => role.link.send(text, content);
     this.send = send;
-    this.steps = new Steps(send, (reason) => this.settle("failed", reason, "", null));
+    const log = (/** @type {string} */ level) => (/** @type {string} */ line) => role.console.line(level, [line]);
+    this.log = log("error");
+    const fatal = (/** @type {string} */ reason, /** @type {string} */ message) => this.settle("failed", reason, message, null);
+    this.steps = new Steps(send, fatal, log("warning"));
     this.environment = new Environment(this.code, header.context, send);
     let at = /** @type {number} */ (header.params_length);
     this.params = at < 0 ? null : body.text(0, at);
@@ -142,7 +145,7 @@ class Run {
 
   #returned(/** @type {unknown} */ value) {
     if (this.over) return;
-    if (this.steps.unsettled()) return this.settle("failed", "step_definition_mismatch", "", null);
+    if (this.steps.unsettled()) return this.settle("failed", "step_definition_mismatch", this.steps.unsettledMessage(), null);
     const text = value === undefined ? null : encodeDocument(value);
     if (text instanceof DocumentFault) {
       return this.settle("failed", "run_threw", `run returned no document: ${text.message}`, null);
@@ -152,10 +155,17 @@ class Run {
 
   #threw(/** @type {unknown} */ error) {
     if (this.over) return;
-    if (error instanceof ModuleProblem) return this.settle("failed", "run_threw", error.message, null);
+    if (error instanceof ModuleProblem) {
+      this.log(`the modules do not load: ${error.message}`);
+      return this.settle("failed", "run_threw", error.message, null);
+    }
+    this.log(`run failed: ${stackOf(error)}`);
+    if (this.over) return; // a tenant's Error.prepareStackTrace called a step
     // Precedence of one settlement (W-140): a mismatch outranks the failure.
-    if (this.steps.unsettled()) return this.settle("failed", "step_definition_mismatch", "", null);
-    if (this.steps.provenance(error) === "step_failed") return this.settle("failed", "step_failed", "", null);
+    if (this.steps.unsettled()) return this.settle("failed", "step_definition_mismatch", this.steps.unsettledMessage(), null);
+    if (this.steps.provenance(error) === "step_failed") {
+      return this.settle("failed", "step_failed", this.steps.failureMessage(error), null);
+    }
     return this.settle("failed", "run_threw", ownMessage(error), null);
   }
 
