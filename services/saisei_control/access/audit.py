@@ -10,6 +10,7 @@ from saisei_control.store.schema import audit
 
 # Who acts with the service credential.
 OPERATOR = "operator"
+_RECORD = insert(audit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,16 @@ class Entry:
 
 def record(connection: Connection, deed: Deed, now_ms: int) -> None:
     connection.execute(
-        insert(audit).values(
-            at=now_ms,
-            principal=deed.principal,
-            action=deed.action,
-            space=deed.space,
-            resource_uid=deed.resource_uid,
-            operation_id=deed.operation_id,
-            detail=deed.detail,
-        )
+        _RECORD,
+        {
+            "at": now_ms,
+            "principal": deed.principal,
+            "action": deed.action,
+            "space": deed.space,
+            "resource_uid": deed.resource_uid,
+            "operation_id": deed.operation_id,
+            "detail": deed.detail,
+        },
     )
 
 

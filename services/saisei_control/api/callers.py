@@ -76,7 +76,7 @@ class Callers:
         if self._oidc is not None and not token.startswith(TOKEN_PREFIX) and token.count(".") == 2:
             caller, expires_at_ms = await self._oidc.authenticate(token)
             return _Known(caller, until, expires_at_ms, self._system)
-        stored = await self._store.read(lambda connection: find_token(connection, token))
+        stored = await self._store.peek(lambda connection: find_token(connection, token))
         if stored is None or not stored.is_valid(self._clock.now_ms()):
             raise _refusal()
         return _Known(Caller(stored.principal, stored.rights), until, stored.expires_at_ms, self._clock)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
-from sqlalchemy import Connection, and_, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, or_, select, update
 
 from saisei_contract import operations as machine
 from saisei_contract.clock import Clock
@@ -30,8 +30,9 @@ from saisei_control.store.rows import (
     StoredOperation,
     StoredResource,
     find_operation,
-    find_resource,
+    find_resources,
     operation_values,
+    select_operations,
 )
 from saisei_control.store.schema import operations, resources
 from saisei_control.store.store import Store
@@ -46,8 +47,21 @@ MAX_IN_FLIGHT_OF_SPACE = 192
 FIRST_BACKOFF_MS = 100
 MAX_BACKOFF_MS = 2_000
 IDLE_SECONDS = 1.0
+GATHER_SECONDS = 0.004
 
 _WORKABLE = tuple(status for status in UNFINISHED if status != OperationStatus.WAITING_INPUT.value)
+
+
+_CLAIM = (
+    update(operations)
+    .where(operations.c.id == bindparam("claimed"))
+    .values({name: bindparam(name) for name in ("lease_owner", "lease_until", "attempts", "status", "updated_at")})
+)
+
+
+_HELD = select(operations.c.id).where(
+    operations.c.id == bindparam("id_"), operations.c.lease_owner == bindparam("owner")
+)
 
 
 def backoff_ms(attempts: int) -> int:
@@ -101,11 +115,15 @@ class Executor:
             except SaiseiError:
                 wait_seconds = IDLE_SECONDS
             await self._store.changes.wait(wait_seconds)
+            # Whatever else is accepted meanwhile is claimed with it.
+            await asyncio.sleep(GATHER_SECONDS)
 
     async def _claim_due(self) -> float:
         """Starts what is due; returns the seconds until something else may be."""
         room = MAX_IN_FLIGHT - len(self._attempts)
-        due = await self._store.read(lambda connection: self._due(connection, room)) if room > 0 else []
+        due, next_due = await self._store.peek(
+            lambda connection: (self._due(connection, room) if room > 0 else [], self._next_due(connection))
+        )
         if due:
             for claim in await self._store.write(lambda connection: self._claim(connection, due)):
                 operation_id = claim.operation.record.id
@@ -114,7 +132,6 @@ class Executor:
                 self._attempts[operation_id] = task
                 self._spaces[space] += 1
                 task.add_done_callback(partial(self._finished, operation_id, space))
-        next_due = await self._store.read(self._next_due)
         if next_due is None:
             return IDLE_SECONDS
         return min(IDLE_SECONDS, max(0.01, (next_due - self._system.now_ms()) / 1000))
@@ -173,31 +190,38 @@ class Executor:
         ).scalar_one_or_none()
 
     def _claim(self, connection: Connection, ids: list[str]) -> list[_Claim]:
-        now = self._system.now_ms()
+        """Leases and starts those of `ids` that are still free. Writers take turns, so nothing comes in between."""
+        now, at = self._system.now_ms(), self._host.clock.now_ms()
+        found = select_operations(
+            connection,
+            operations.c.id.in_(ids),
+            operations.c.status.in_(_WORKABLE),
+            or_(operations.c.lease_until.is_(None), operations.c.lease_until <= now),
+        )
+        held = find_resources(connection, [stored.record.resource_uid for stored in found])
         claims = []
-        for operation_id in ids:
-            claimed = connection.execute(
-                update(operations)
-                .where(
-                    operations.c.id == operation_id,
-                    operations.c.status.in_(_WORKABLE),
-                    or_(operations.c.lease_until.is_(None), operations.c.lease_until <= now),
-                )
-                .values(lease_owner=self._lease, lease_until=now + LEASE_MS, attempts=operations.c.attempts + 1)
-            ).rowcount
-            if not claimed:
-                continue
-            stored = find_operation(connection, operation_id)
-            assert stored is not None, "it was updated in this transaction"
-            resource = find_resource(connection, stored.record.resource_uid)
-            assert resource is not None, "a Resource is kept while an Operation of it is unfinished"
-            if stored.record.status is OperationStatus.QUEUED:
-                started = machine.transition(stored.record, machine.Start(), self._host.clock.now_ms())
-                connection.execute(
-                    update(operations).where(operations.c.id == operation_id).values(**operation_values(started))
-                )
-                stored = StoredOperation(started, stored.principal, stored.attempts)
-            claims.append(_Claim(stored, resource))
+        for stored in found:
+            record = stored.record
+            if record.status is OperationStatus.QUEUED:
+                record = machine.transition(record, machine.Start(), at)
+            claimed = StoredOperation(record, stored.principal, stored.attempts + 1)
+            # A Resource is kept while an Operation of it is unfinished.
+            claims.append(_Claim(claimed, held[record.resource_uid]))
+        if claims:
+            connection.execute(
+                _CLAIM,
+                [
+                    {
+                        "claimed": claim.operation.record.id,
+                        "lease_owner": self._lease,
+                        "lease_until": now + LEASE_MS,
+                        "attempts": claim.operation.attempts,
+                        "status": claim.operation.record.status.value,
+                        "updated_at": claim.operation.record.updated_at_ms,
+                    }
+                    for claim in claims
+                ],
+            )
         return claims
 
     async def _attempt(self, claim: _Claim) -> None:
@@ -226,9 +250,7 @@ class Executor:
 
     def _settle_in(self, connection: Connection, claim: _Claim, outcome: Outcome) -> None:
         operation_id = claim.operation.record.id
-        held = connection.execute(
-            select(operations.c.id).where(operations.c.id == operation_id, operations.c.lease_owner == self._lease)
-        ).first()
+        held = connection.execute(_HELD, {"id_": operation_id, "owner": self._lease}).first()
         if held is None:
             return
         stored = find_operation(connection, operation_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, bindparam, insert, select
 
 from saisei_contract import operations as machine
 from saisei_contract.clock import Clock
@@ -44,7 +44,6 @@ from saisei_control.store.rows import (
     find_operation,
     find_resource,
     operation_values,
-    select_resources,
     unfinished_operation,
     update_resource,
 )
@@ -53,6 +52,11 @@ from saisei_control.store.store import Store
 
 _LABEL_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _LABEL_LENGTH = 12
+_INSERT_RESOURCE = insert(resources)
+_INSERT_OPERATION = insert(operations)
+_NAMED = select(resources.c.uid).where(
+    resources.c.space == bindparam("space_"), resources.c.name == bindparam("name_"), resources.c.deleted_at.is_(None)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Acceptance:
             body["offering"] = {"id": wanted.offering.id, "revision": wanted.offering.revision}
         digest = await off_loop(spec_json, lambda: request_digest("POST", "/resources", None, body))
         request = Request(caller.principal, key, digest, self._mac(wanted.private_inputs))
-        replay = await self.store.read(lambda connection: find_replay(connection, request))
+        replay = await self.store.peek(lambda connection: find_replay(connection, request))
         if replay is not None:
             return replay
         with self.gate.entered(wanted.space):
@@ -97,7 +101,7 @@ class Acceptance:
         body: JsonObject = {"spec": wanted.spec}
         digest = await off_loop(spec_json, lambda: request_digest("PUT", f"/resources/{uid}", generation, body))
         request = Request(caller.principal, key, digest, self._mac(wanted.private_inputs))
-        found = await self.store.read(lambda connection: _replay_or_resource(connection, caller, request, uid))
+        found = await self.store.peek(lambda connection: _replay_or_resource(connection, caller, request, uid))
         if isinstance(found, OperationRecord):
             return found
         seen = found
@@ -121,7 +125,7 @@ class Acceptance:
         """H-105 … H-109."""
         digest = request_digest("DELETE", f"/resources/{uid}", generation, None)
         request = Request(caller.principal, key, digest, None)
-        found = await self.store.read(lambda connection: _replay_or_resource(connection, caller, request, uid))
+        found = await self.store.peek(lambda connection: _replay_or_resource(connection, caller, request, uid))
         if isinstance(found, OperationRecord):
             return found
 
@@ -171,23 +175,24 @@ class Acceptance:
         uid = f"r-{secrets.token_hex(16)}"
         operation = self._operation(uid, Action.CREATE, 1)
         connection.execute(
-            insert(resources).values(
-                uid=uid,
-                form=wanted.form,
-                space=wanted.space,
-                name=wanted.name,
-                principal=caller.principal,
-                generation=1,
-                observed_generation=0,
-                phase=Phase.PENDING.value,
-                spec_json=spec_json,
-                observed_json="{}",
-                output_json=dump(self._output(wanted.form)),
-                facts_json="{}",
-                last_operation=operation.id,
-                offering_id=None if wanted.offering is None else wanted.offering.id,
-                offering_revision=None if wanted.offering is None else wanted.offering.revision,
-            )
+            _INSERT_RESOURCE,
+            {
+                "uid": uid,
+                "form": wanted.form,
+                "space": wanted.space,
+                "name": wanted.name,
+                "principal": caller.principal,
+                "generation": 1,
+                "observed_generation": 0,
+                "phase": Phase.PENDING.value,
+                "spec_json": spec_json,
+                "observed_json": "{}",
+                "output_json": dump(self._output(wanted.form)),
+                "facts_json": "{}",
+                "last_operation": operation.id,
+                "offering_id": None if wanted.offering is None else wanted.offering.id,
+                "offering_revision": None if wanted.offering is None else wanted.offering.revision,
+            },
         )
         add_edges(connection, uid, (reference.uid for reference in checked.references))
         if wanted.private_inputs:
@@ -264,17 +269,18 @@ class Acceptance:
 
     def _insert(self, connection: Connection, operation: OperationRecord, request: Request, space: str) -> None:
         connection.execute(
-            insert(operations).values(
-                id=operation.id,
-                resource_uid=operation.resource_uid,
-                action=operation.action.value,
-                generation=operation.generation,
-                principal=request.principal,
-                created_at=operation.created_at_ms,
-                attempts=0,
-                due_at=0,
+            _INSERT_OPERATION,
+            {
+                "id": operation.id,
+                "resource_uid": operation.resource_uid,
+                "action": operation.action.value,
+                "generation": operation.generation,
+                "principal": request.principal,
+                "created_at": operation.created_at_ms,
+                "attempts": 0,
+                "due_at": 0,
                 **operation_values(operation),
-            )
+            },
         )
         register(connection, request, operation.id)
         deed = Deed(request.principal, operation.action.value, space, operation.resource_uid, operation.id)
@@ -296,7 +302,7 @@ def judge_create(connection: Connection, caller: Caller, checked: CheckedSpec, w
     """What other Resources say: references, the Form's conditions, then the name (H-035)."""
     check_references(connection, caller, wanted.space, checked.references)
     admit(connection, checked.value, own_uid=None)
-    if select_resources(connection, resources.c.space == wanted.space, resources.c.name == wanted.name, limit=1):
+    if connection.execute(_NAMED, {"space_": wanted.space, "name_": wanted.name}).first() is not None:
         raise SaiseiError("name_conflict", f"the name {wanted.name} is taken in the Space {wanted.space}")
 
 

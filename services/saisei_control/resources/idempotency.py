@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from saisei_contract.errors import SaiseiError
 from saisei_contract.records import OperationRecord
@@ -14,6 +14,11 @@ from saisei_contract.strict_json import JsonObject, equality_key
 from saisei_control.secrets.vault import SecretMacs
 from saisei_control.store.rows import find_operation
 from saisei_control.store.schema import idempotency
+
+_REPLAY = select(idempotency).where(
+    idempotency.c.principal == bindparam("principal_"), idempotency.c.key == bindparam("key_")
+)
+_REGISTER = insert(idempotency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +45,7 @@ def find_replay(connection: Connection, request: Request) -> OperationRecord | N
     SaiseiError idempotency_conflict when the key belongs to another request (H-143), private_inputs_unverifiable when
     only the private inputs could tell and their comparison key is lost (H-155).
     """
-    row = connection.execute(
-        select(idempotency).where(idempotency.c.principal == request.principal, idempotency.c.key == request.key)
-    ).first()
+    row = connection.execute(_REPLAY, {"principal_": request.principal, "key_": request.key}).first()
     if row is None:
         return None
     if row.request_digest != request.digest or (row.secrets_mac is None) != (request.secrets is None):
@@ -86,11 +89,12 @@ def _conflict() -> SaiseiError:
 def register(connection: Connection, request: Request, operation_id: str) -> None:
     """Part of the acceptance transaction (H-145)."""
     connection.execute(
-        insert(idempotency).values(
-            principal=request.principal,
-            key=request.key,
-            request_digest=request.digest,
-            secrets_mac=None if request.secrets is None else request.secrets.current,
-            operation_id=operation_id,
-        )
+        _REGISTER,
+        {
+            "principal": request.principal,
+            "key": request.key,
+            "request_digest": request.digest,
+            "secrets_mac": None if request.secrets is None else request.secrets.current,
+            "operation_id": operation_id,
+        },
     )

@@ -62,7 +62,7 @@ class Reader:
 
     async def resource(self, caller: Caller, uid: str) -> ResourceRecord:
         """SaiseiError not_found for unknown and unseen ones, gone for a remembered delete (H-046, H-091)."""
-        stored = await self._store.read(lambda connection: find_resource(connection, uid))
+        stored = await self._store.peek(lambda connection: find_resource(connection, uid))
         if stored is None or not caller.in_space(stored.record.space).read:
             raise SaiseiError("not_found", f"there is no Resource {uid}")
         if stored.deleted_at_ms is not None:
@@ -81,7 +81,7 @@ class Reader:
                 raise SaiseiError("not_found", f"there is no Operation {operation_id[:128]}")
             return stored.record
 
-        return await self._store.read(work)
+        return await self._store.peek(work)
 
     async def page(self, caller: Caller, query: ListQuery, limit: int, cursor: str | None) -> Page:
         """One page by ascending UID, filled after filtering by permission (H-094, H-096)."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from saisei_contract.records import (
@@ -25,6 +25,16 @@ from saisei_contract.strict_json import JsonObject, parse_text
 from saisei_control.store.schema import counters, operations, resources
 
 UNFINISHED = tuple(status.value for status in OperationStatus if not status.is_terminal)
+
+# Made once: building a statement takes longer than running it.
+_RESOURCE = select(resources).where(resources.c.uid == bindparam("uid"))
+_OPERATION = select(operations).where(operations.c.id == bindparam("id"))
+_UNFINISHED = (
+    select(operations)
+    .where(operations.c.resource_uid == bindparam("uid"), operations.c.status.in_(UNFINISHED))
+    .order_by(operations.c.created_at, operations.c.id)
+    .limit(1)
+)
 
 
 @dataclass(frozen=True)
@@ -99,8 +109,14 @@ def _operation(row: Row[Any]) -> StoredOperation:
 
 def find_resource(connection: Connection, uid: str) -> StoredResource | None:
     """The record or its tombstone."""
-    row = connection.execute(select(resources).where(resources.c.uid == uid)).first()
+    row = connection.execute(_RESOURCE, {"uid": uid}).first()
     return None if row is None else _resource(row)
+
+
+def find_resources(connection: Connection, uids: Collection[str]) -> dict[str, StoredResource]:
+    """Records or tombstones by UID."""
+    rows = connection.execute(select(resources).where(resources.c.uid.in_(uids)))
+    return {row.uid: _resource(row) for row in rows}
 
 
 def live_resource(connection: Connection, uid: str) -> StoredResource | None:
@@ -127,7 +143,7 @@ def select_resources(
 
 
 def find_operation(connection: Connection, operation_id: str) -> StoredOperation | None:
-    row = connection.execute(select(operations).where(operations.c.id == operation_id)).first()
+    row = connection.execute(_OPERATION, {"id": operation_id}).first()
     return None if row is None else _operation(row)
 
 
@@ -141,10 +157,8 @@ def select_operations(
 
 def unfinished_operation(connection: Connection, resource_uid: str) -> StoredOperation | None:
     """The one unfinished mutation of a Resource, if there is one (H-102)."""
-    found = select_operations(
-        connection, operations.c.resource_uid == resource_uid, operations.c.status.in_(UNFINISHED), limit=1
-    )
-    return found[0] if found else None
+    row = connection.execute(_UNFINISHED, {"uid": resource_uid}).first()
+    return None if row is None else _operation(row)
 
 
 def operation_values(record: OperationRecord) -> dict[str, Any]:
