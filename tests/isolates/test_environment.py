@@ -183,6 +183,12 @@ async def test_console_goes_to_the_log(lab: Any, caplog: pytest.LogCaptureFixtur
     assert max(len(line.getMessage()) for line in lines) < 4200
 
 
+async def test_any_text_can_be_logged(lab: Any) -> None:
+    """MW-22: lone surrogates and halved pairs in console lines disturb nothing."""
+    got = await value(lab, "console.log('\\ud800', '\u{1f600}'.repeat(9000), ['\\udc00']); return {a: 1};")
+    assert got == {"a": 1}
+
+
 async def test_no_environment_or_files(lab: Any) -> None:
     """Design 3: the process has an empty environment and Node's permission model reads the shim's folder only."""
     command = node_command()

@@ -1,7 +1,7 @@
 /** `console` of tenants: lines go to the runtime's structured log, limited in size and number, and nothing of Node's inspector leaks. */
 
 import util from "node:util";
-import { ArrayJoin, ArrayPush, StringSlice, quote } from "./intrinsics.mjs";
+import { ArrayJoin, ArrayPush, StringSlice, StringToWellFormed, quote } from "./intrinsics.mjs";
 import { withoutHostPlaces } from "./thrown.mjs";
 
 const { inspect } = util;
@@ -52,7 +52,8 @@ export class TenantConsole {
     /** @type {string[]} */
     const parts = [];
     for (let i = 0; i < values.length && i < 32; i++) ArrayPush(parts, describe(values[i]));
-    let text = StringSlice(ArrayJoin(parts, " "), 0, MAX_LINE);
+    // Cutting may halve a surrogate pair, which JSON cannot carry.
+    let text = StringToWellFormed(StringSlice(ArrayJoin(parts, " "), 0, MAX_LINE));
     if (this.left === 0) text += " (further lines of this context are dropped)";
     this.send(`{"t":"log","scope":${quote(this.scope)},"level":"${level}","text":${quote(text)}}`);
   }
