@@ -185,7 +185,7 @@ async def test_console_goes_to_the_log(lab: Any, caplog: pytest.LogCaptureFixtur
 
 async def test_any_text_can_be_logged(lab: Any) -> None:
     """MW-22: lone surrogates and halved pairs in console lines disturb nothing."""
-    got = await value(lab, "console.log('\\ud800', '\u{1f600}'.repeat(9000), ['\\udc00']); return {a: 1};")
+    got = await value(lab, r"console.log('\ud800', '\u{1f600}'.repeat(9000), ['\udc00']); return {a: 1};")
     assert got == {"a": 1}
 
 
