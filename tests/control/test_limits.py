@@ -119,9 +119,12 @@ async def test_health_and_reflection(kit: Kit) -> None:
     } <= names
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
+async def test_the_order_of_checks(client: Client) -> None:
+    """H-004, H-006, H-020, H-035: over gRPC as over HTTP, the first failure answers and nothing changes."""
+    await client.made(WORKER, "taken", {})
+    unknown = "https://forms.test/None/1.0.0/"
+    good = {"idempotency_key": "0123456789abcdef", "form": WORKER, "space": SPACE, "name": "one", "spec_json": "{}"}
+    changes: list[tuple[dict[str, object], str]] = [
         ({"idempotency_key": "short"}, "invalid_request"),
         ({"spec_json": "{"}, "invalid_request"),
         ({"spec_json": "[]"}, "invalid_request"),
@@ -129,29 +132,18 @@ async def test_health_and_reflection(kit: Kit) -> None:
         ({"form": "x"}, "invalid_request"),
         ({"space": "no space"}, "invalid_request"),
         ({"name": "a\n"}, "invalid_request"),
-        ({"space": "other", "form": "https://forms.test/None/1.0.0/"}, "forbidden"),
-        ({"form": "https://forms.test/None/1.0.0/", "spec_json": '{"x":1}'}, "unsupported_form"),
+        ({"space": "other", "form": unknown}, "forbidden"),
+        ({"form": unknown, "spec_json": '{"x":1}'}, "unsupported_form"),
         ({"private_inputs": pb.PrivateInputs()}, "capability_required"),
         ({"spec_json": '{"x":1}', "name": "taken"}, "invalid_spec"),
         ({"name": "taken"}, "name_conflict"),
-    ],
-)
-async def test_the_order_of_checks(kit: Kit, client: Client, change: dict[str, object], reason: str) -> None:
-    """H-004, H-006, H-020, H-035: over gRPC as over HTTP, the first failure answers and nothing changes."""
-    await client.made(WORKER, "taken", {})
-    good = {
-        "idempotency_key": "0123456789abcdef",
-        "form": WORKER,
-        "space": SPACE,
-        "name": "one",
-        "spec_json": "{}",
-    }
-    call = client.call(client.resources.CreateResource, pb.CreateResourceRequest(**good | change))
-    assert (await refused(call)).reason == reason
+    ]
+    for change, reason in changes:
+        call = client.call(client.resources.CreateResource, pb.CreateResourceRequest(**good | change))
+        assert (await refused(call)).reason == reason, change
     assert [item.name for item in (await client.list()).items] == ["taken"]
-    assert (
-        await client.call(client.resources.CreateResource, pb.CreateResourceRequest(**good))
-    ).operation.generation == 1
+    made = await client.call(client.resources.CreateResource, pb.CreateResourceRequest(**good))
+    assert made.operation.generation == 1
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
-from sqlalchemy import Connection, and_, bindparam, or_, select, update
+from sqlalchemy import Connection, Integer, and_, bindparam, or_, select, update
 
 from saisei_contract import operations as machine
 from saisei_contract.clock import Clock
@@ -52,6 +52,28 @@ GATHER_SECONDS = 0.004
 _WORKABLE = tuple(status for status in UNFINISHED if status != OperationStatus.WAITING_INPUT.value)
 
 
+# Made once: building a statement takes longer than running it.
+_DUE = (
+    select(operations.c.id, resources.c.space)
+    .join(resources, resources.c.uid == operations.c.resource_uid)
+    .where(
+        operations.c.status.in_(_WORKABLE),
+        operations.c.due_at <= bindparam("now"),
+        or_(operations.c.lease_until.is_(None), operations.c.lease_until <= bindparam("now")),
+    )
+    .order_by(operations.c.due_at, operations.c.created_at)
+    .limit(bindparam("room", type_=Integer))
+)
+_NEXT_DUE = (
+    select(operations.c.due_at)
+    .where(
+        operations.c.status.in_(_WORKABLE),
+        operations.c.due_at > bindparam("now"),
+        operations.c.lease_until.is_(None),
+    )
+    .order_by(operations.c.due_at)
+    .limit(1)
+)
 _CLAIM = (
     update(operations)
     .where(operations.c.id == bindparam("claimed"))
@@ -152,24 +174,11 @@ class Executor:
 
     def _due(self, connection: Connection, room: int) -> list[str]:
         """The oldest, but never so many of one Space that the others find no room."""
-        now = self._system.now_ms()
-        statement = (
-            select(operations.c.id, resources.c.space)
-            .join(resources, resources.c.uid == operations.c.resource_uid)
-            .where(
-                operations.c.status.in_(_WORKABLE),
-                operations.c.due_at <= now,
-                or_(operations.c.lease_until.is_(None), operations.c.lease_until <= now),
-            )
-            .order_by(operations.c.due_at, operations.c.created_at)
-            .limit(room)
-        )
         inside = Counter({space: count for space, count in self._spaces.items() if count > 0})
         full = [space for space, count in inside.items() if count >= MAX_IN_FLIGHT_OF_SPACE]
-        if full:
-            statement = statement.where(resources.c.space.not_in(full))
+        statement = _DUE.where(resources.c.space.not_in(full)) if full else _DUE
         due = []
-        for row in connection.execute(statement):
+        for row in connection.execute(statement, {"now": self._system.now_ms(), "room": room}):
             if inside[row.space] < MAX_IN_FLIGHT_OF_SPACE:
                 inside[row.space] += 1
                 due.append(row.id)
@@ -177,17 +186,7 @@ class Executor:
 
     def _next_due(self, connection: Connection) -> int | None:
         """When the earliest Operation that nobody works on falls due."""
-        now = self._system.now_ms()
-        return connection.execute(
-            select(operations.c.due_at)
-            .where(
-                operations.c.status.in_(_WORKABLE),
-                operations.c.due_at > now,
-                operations.c.lease_until.is_(None),
-            )
-            .order_by(operations.c.due_at)
-            .limit(1)
-        ).scalar_one_or_none()
+        return connection.execute(_NEXT_DUE, {"now": self._system.now_ms()}).scalar_one_or_none()
 
     def _claim(self, connection: Connection, ids: list[str]) -> list[_Claim]:
         """Leases and starts those of `ids` that are still free. Writers take turns, so nothing comes in between."""

@@ -45,8 +45,10 @@ def _confirm(
         values |= {"observed_generation": settled.generation, "observed_at": now_ms}
         if outcome.observed is not None:
             values["observed_json"] = dump(outcome.observed)
-        references = registry.form(resource.record.form).references(exact_spec(resource))
-        keep_only(connection, resource.uid, (reference.uid for reference in references))
+        if settled.action is Action.UPDATE:
+            # A create has no former spec.
+            references = registry.form(resource.record.form).references(exact_spec(resource))
+            keep_only(connection, resource.uid, (reference.uid for reference in references))
     update_resource(connection, resource.uid, values)
     if outcome.also is not None:
         outcome.also(connection)
