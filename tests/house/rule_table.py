@@ -36,7 +36,10 @@ PostgreSQL, real Node, real gRPC, real HTTP over TLS. They wait by polling an as
 | `control/`, `runtime/`, `gateway/` | each service through its own surface |
 | `cli/` | `saisei dev` and the commands, as processes |
 | `e2e/` | a whole Host: deploy, run, watch |
+| `conformance/` | the Host API rule by rule, against our own Hosts on both databases or any other (`--base-url`) |
 | `chaos/` | whatever dies, every instance finishes and nothing committed runs twice |
+| `restart/` | SIGKILL of each service at each point of an Operation's life |
+| `fuzz/` | random input: the JSON reader, the Forms' validators, and requests after the OpenAPI document |
 | `bench/` | not tests: how fast it is (see its README) |
 | `house/` | the repository itself: generated code, imports, sizes, and this file |
 

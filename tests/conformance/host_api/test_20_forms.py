@@ -173,3 +173,16 @@ def test_lengths_count_scalars(host: Principal, worker: Json) -> None:
             assert host.settled(response)["status"] == "succeeded"
         else:
             problem(response, 422, "invalid_spec")
+
+
+def test_bindings_need_the_right_to_their_target(host: Principal, other: Principal) -> None:
+    """F-13, F-02, F-03: a WorkerVersion may not bind what its creator may not use."""
+    foreign = other.version_spec()
+    version = other.made(VERSION, foreign)
+    versions = [{"workerVersion": reference(version), "weight": 10000}]
+    other.made(DEPLOYMENT, {"worker": foreign["worker"], "versions": versions})
+    workflow = other.made(WORKFLOW, {"worker": foreign["worker"], "className": "Report"})
+    spec = host.version_spec()
+    bindings = [{"name": "THEIRS", "resource": reference(workflow)}]
+    with host.nothing_changes():
+        problem(host.post(host.envelope(VERSION, spec | {"workflowBindings": bindings})), 409, "dependency_conflict")
