@@ -25,8 +25,9 @@ READER_CONNECTIONS = 4
 class Database:
     """Two engines over one database.
 
-    `writer`: transactions that may write. On SQLite one connection and BEGIN IMMEDIATE: a deferred transaction that
-    starts reading and then writes can fail with SQLITE_BUSY_SNAPSHOT, which no timeout cures.
+    `writer`: transactions that may write. On SQLite BEGIN IMMEDIATE: a deferred transaction that starts reading and
+    then writes can fail with SQLITE_BUSY_SNAPSHOT, which no timeout cures. A service has one writer, which may keep its
+    connection for its life; the second one is for whatever else comes by.
     `reader`: read-only work; WAL readers never wait for the writer.
     """
 
@@ -42,15 +43,15 @@ class Database:
         self.writer.dispose()
 
 
-def open_database(url: str, *, writer_connections: int = 1) -> Database:
-    """Opens (and for SQLite creates) the database. `writer_connections` counts on PostgreSQL only."""
+def open_database(url: str, *, writer_connections: int = 2) -> Database:
+    """Opens (and for SQLite creates) the database."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database is None or parsed.database == ":memory:":
             raise ValueError("a SQLite database needs a file: sqlite:////folder/file.db")
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         return Database(
-            writer=_sqlite_engine(url, connections=1, begin="BEGIN IMMEDIATE"),
+            writer=_sqlite_engine(url, connections=writer_connections, begin="BEGIN IMMEDIATE"),
             reader=_sqlite_engine(url, connections=READER_CONNECTIONS, begin="BEGIN"),
         )
     if parsed.get_backend_name() == "postgresql":
