@@ -119,9 +119,7 @@ def is_sha256(text: str) -> bool:
 
 def format_ms(ms: int) -> str:
     """Epoch milliseconds as RFC 3339 UTC with `Z` and three fraction digits (H-007)."""
-    moment = _EPOCH + timedelta(milliseconds=ms)
-    # strftime does not pad early years on every platform, hence no %Y.
-    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def parse_timestamp(text: str) -> int:
