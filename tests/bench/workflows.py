@@ -188,7 +188,7 @@ class Bench:
         """Sleepers of 5 s: how late they wake, and what a parked one costs in memory."""
         uid, count, seconds = self.host.workflows["Sleeper"], self.count(1000), 5
         # Threads, code and caches of the pool are there before the memory of parked instances is measured.
-        await self.park("W3-warm", "Sleeper", pb.INSTANCE_STATUS_SLEEPING, min(300, count), {"seconds": 3600})
+        await self.park("W3-warm", "Sleeper", pb.INSTANCE_STATUS_SLEEPING, count, {"seconds": 3600})
         before = usage(process_tree(self.host.pid))
         done = {}
         ids = [f"W3-{self._run}-{number}" for number in range(count)]
