@@ -180,13 +180,19 @@ async def lab() -> AsyncIterator[Lab]:
     await made.pool.close()
 
 
+@pytest.fixture(scope="session")
+def make_lab() -> Callable[..., Lab]:
+    """Makes a pool with settings of its own; who calls it closes it."""
+    return lambda **settings: Lab(IsolateSettings(**{"warm_threads": 1, "max_threads": 4, **settings}))
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def own_lab() -> AsyncIterator[Callable[..., Lab]]:
+async def own_lab(make_lab: Callable[..., Lab]) -> AsyncIterator[Callable[..., Lab]]:
     """Makes pools with settings of their own, closed after the test."""
     made: list[Lab] = []
 
     def make(**settings: Any) -> Lab:
-        made.append(Lab(IsolateSettings(**{"warm_threads": 1, "max_threads": 4, **settings})))
+        made.append(make_lab(**settings))
         return made[-1]
 
     yield make

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from saisei_runtime.isolates.calls import BindingCalls
+from saisei_runtime.isolates.egress import Egress, EgressCalls
 from saisei_runtime.isolates.port import (
     BindingHost,
     Completed,
@@ -82,6 +83,7 @@ class RunningContext:
         thread: NodeThread,
         listener: ContextListener,
         bindings: BindingHost,
+        egress: Egress | None,
         on_end: Callable[[bool], None],
     ) -> None:
         self.context_id = start.context_id
@@ -98,6 +100,8 @@ class RunningContext:
         self._listener = listener
         self._on_end = on_end
         self._calls = BindingCalls(bindings, start.code, start.context_id, thread.send)
+        self._egress = egress
+        self._fetches: EgressCalls | None = None
         self._loop = asyncio.get_running_loop()
         # What the context will end as, once it is proven to have stopped.
         self._outcome: ContextOutcome | None = None
@@ -139,6 +143,20 @@ class RunningContext:
 
     def _receive(self, frame: FromThread, body: bytes) -> None:
         match frame:
+            case Settled():
+                self._settled(frame, body)
+            case Ended():
+                self._fell_silent(frame)
+            case Call():
+                if self._asked is None:
+                    self._calls.begin(frame, body)
+            case Log():
+                log_worker_line(self._worker_uid, frame.scope, frame.level, frame.text, self._about)
+            case _:
+                self._receive_step(frame, body)
+
+    def _receive_step(self, frame: FromThread, body: bytes) -> None:
+        match frame:
             case DoStartedFrame():
                 self._step(0, DoStarted(frame.name, frame.attempt, frame.policy))
             case DoSucceededFrame():
@@ -151,17 +169,11 @@ class RunningContext:
                 self._step(frame.call, SleepCalled(frame.name, frame.seconds))
             case WaitFrame():
                 self._step(frame.call, WaitCalled(frame.name, frame.type, frame.timeout_seconds))
-            case Settled():
-                self._settled(frame, body)
-            case Ended():
-                self._fell_silent(frame)
-            case Call():
-                if self._asked is None:
-                    self._calls.begin(frame, body)
-            case Log():
-                log_worker_line(self._worker_uid, frame.scope, frame.level, frame.text, self._about)
             case _:
-                self._thread.terminate()  # not a frame of this role: the thread is not trusted any more
+                if self._fetches is None:
+                    self._fetches = EgressCalls(self._egress, self._thread.send)
+                if not self._fetches.receive(frame, body):
+                    self._thread.terminate()  # not a frame of this role: the thread is not trusted any more
 
     def _step(self, call_id: int, call: DoStarted | DoSucceeded | DoFailed | SleepCalled | WaitCalled) -> None:
         if self._asked is None and self._outcome is None:
@@ -212,6 +224,8 @@ class RunningContext:
         if self._grace is not None:
             self._grace.cancel()
         self._calls.close()
+        if self._fetches is not None:
+            self._fetches.close()
         took = (time.perf_counter() - self._decided_at) * 1000 if self._decided_at else 0.0
         proof = prove(kind, self.context_id, took, why)
         outcome = self._outcome or self._asked or Lost(why or "the thread ended by itself")

@@ -9,6 +9,7 @@ from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
 from saisei_runtime.isolates.code_frames import give_code, require_supported
 from saisei_runtime.isolates.contexts import RunningContext
+from saisei_runtime.isolates.egress import Egress
 from saisei_runtime.isolates.inspection import inspect
 from saisei_runtime.isolates.port import (
     BindingCall,
@@ -26,6 +27,7 @@ from saisei_runtime.isolates.process import NodeProcess
 from saisei_runtime.isolates.serving import ServingThread
 from saisei_runtime.isolates.settings import IsolateSettings
 from saisei_runtime.isolates.workflow_threads import WorkflowThreads
+from saisei_service.egress import EgressPolicy
 
 __all__ = ["IsolatePool", "IsolateSettings"]
 
@@ -48,10 +50,13 @@ class _NoBindings:
 class WorkerIsolate:
     """The process of one Worker UID and what runs in it."""
 
-    def __init__(self, process: NodeProcess, settings: IsolateSettings, bindings: BindingHost) -> None:
+    def __init__(
+        self, process: NodeProcess, settings: IsolateSettings, bindings: BindingHost, egress: Egress | None
+    ) -> None:
         self.process = process
         self._settings = settings
         self._bindings = bindings
+        self._egress = egress
         self.threads = WorkflowThreads(process, settings)
         self.contexts: dict[str, RunningContext] = {}
         self.serving: dict[str, ServingThread] = {}
@@ -71,14 +76,14 @@ class WorkerIsolate:
             self.threads.give_back(thread, reusable=reusable)
 
         give_code(thread, start.code)
-        context = RunningContext(start, thread, listener, self._bindings, ended)
+        context = RunningContext(start, thread, listener, self._bindings, self._egress, ended)
         self.contexts[start.context_id] = context
         return context
 
     async def fetch(self, code: WorkerCode, request: FetchHead) -> FetchResult:
         thread = self.serving.get(code.version_uid)
         if thread is None or not thread.usable:
-            thread = ServingThread(self.process, code, self._bindings)
+            thread = ServingThread(self.process, code, self._bindings, self._egress)
             self.serving[code.version_uid] = thread
         self.used_at = asyncio.get_running_loop().time()
         return await thread.fetch(request)
@@ -119,6 +124,8 @@ class IsolatePool:
     def __init__(self, settings: IsolateSettings | None = None, bindings: BindingHost | None = None) -> None:
         self._settings = settings or IsolateSettings()
         self._bindings: BindingHost = bindings or _NoBindings()
+        allowed = frozenset(host.lower() for host in self._settings.egress_allowed_hosts)
+        self._egress = Egress(EgressPolicy(allowed)) if self._settings.egress else None
         self._isolates: dict[str, WorkerIsolate] = {}
         self._starting: dict[str, asyncio.Task[WorkerIsolate]] = {}
         self._inspections = asyncio.Semaphore(_INSPECTIONS)
@@ -166,6 +173,8 @@ class IsolatePool:
         isolates = list(self._isolates.values())
         self._isolates.clear()
         await asyncio.gather(*(isolate.end("the runtime is stopping") for isolate in isolates), *self._ending)
+        if self._egress is not None:
+            await self._egress.close()
 
     # --- processes ---
 
@@ -188,7 +197,7 @@ class IsolatePool:
             process.kill("the runtime is stopping")
             await process.reaped
             raise SaiseiError("backend_unavailable", "the runtime is stopping")
-        isolate = WorkerIsolate(process, self._settings, self._bindings)
+        isolate = WorkerIsolate(process, self._settings, self._bindings, self._egress)
         self._isolates[worker_uid] = isolate
         process.reaped.add_done_callback(lambda _status: self._forget(worker_uid, isolate))
         if self._timer is None:

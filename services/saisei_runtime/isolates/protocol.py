@@ -158,6 +158,36 @@ class Cancel(Frame, tag="cancel", frozen=True):
     id: int
 
 
+class InHead(Frame, tag="in_head", frozen=True):
+    """The response to an outbound fetch."""
+
+    id: int
+    status: int
+    headers: Sequence[tuple[str, str]]
+    url: str
+    redirected: bool
+    has_body: bool
+
+
+class InChunk(Frame, tag="in_chunk", frozen=True):
+    id: int
+
+
+class InEnd(Frame, tag="in_end", frozen=True):
+    id: int
+    cut: bool
+
+
+class InCredit(Frame, tag="in_credit", frozen=True):
+    id: int
+    bytes: int
+
+
+class InFailed(Frame, tag="in_failed", frozen=True):
+    id: int
+    message: str
+
+
 class Inspect(Frame, tag="inspect", frozen=True):
     version: str
     entrypoint: str
@@ -272,6 +302,35 @@ class Done(Frame, tag="done", frozen=True):
     id: int
 
 
+class Out(Frame, tag="out", frozen=True):
+    """An outbound fetch. `redirect`: follow, error or manual."""
+
+    id: int
+    method: str
+    url: str
+    headers: list[tuple[str, str]]
+    redirect: str
+    has_body: bool
+
+
+class OutChunk(Frame, tag="out_chunk", frozen=True):
+    id: int
+
+
+class OutEnd(Frame, tag="out_end", frozen=True):
+    id: int
+    cut: bool
+
+
+class OutCredit(Frame, tag="out_credit", frozen=True):
+    id: int
+    bytes: int
+
+
+class OutAbort(Frame, tag="out_abort", frozen=True):
+    id: int
+
+
 class Alive(Frame, tag="alive", frozen=True):
     pass
 
@@ -303,6 +362,11 @@ FromThread = (
     | CreditOut
     | Drop
     | Done
+    | Out
+    | OutChunk
+    | OutEnd
+    | OutCredit
+    | OutAbort
     | Alive
     | Inspected
 )

@@ -11,6 +11,7 @@ from saisei_runtime.code import WorkerCode
 from saisei_runtime.isolates.calls import BindingCalls
 from saisei_runtime.isolates.code_frames import give_code
 from saisei_runtime.isolates.contexts import log_worker_line
+from saisei_runtime.isolates.egress import Egress, EgressCalls
 from saisei_runtime.isolates.port import BindingHost, FetchHead, FetchResult, ProofKind
 from saisei_runtime.isolates.process import NodeProcess, NodeThread, ThreadRole
 from saisei_runtime.isolates.protocol import (
@@ -159,13 +160,14 @@ class Invocation:
 class ServingThread:
     """Many invocations of one Version at once, over one module graph."""
 
-    def __init__(self, process: NodeProcess, code: WorkerCode, bindings: BindingHost) -> None:
+    def __init__(self, process: NodeProcess, code: WorkerCode, bindings: BindingHost, egress: Egress | None) -> None:
         self._process = process
         self._code = code
         self._bindings = bindings
         self._loop = asyncio.get_running_loop()
         self._thread: NodeThread = process.spawn(ThreadRole.SERVE)
         self.number = self._thread.number
+        self._fetches = EgressCalls(egress, self._thread.send)
         self.invocations: dict[int, Invocation] = {}
         self.proofs: list[asyncio.Future[ProofKind]] = []
         self.idle_since = self._loop.time()
@@ -233,11 +235,13 @@ class ServingThread:
             case Alive():
                 pass
             case _:
-                self._thread.terminate()
+                if not self._fetches.receive(frame, body):
+                    self._thread.terminate()
 
     def _gone(self, kind: ProofKind, _why: str) -> None:
         if self._pinging is not None:
             self._pinging.cancel()
+        self._fetches.close()
         for invocation in list(self.invocations.values()):
             invocation.release()
         for proof in self.proofs:

@@ -14,6 +14,9 @@ class IsolateSettings:
     """
 
     inherit_fd: int = -1
+    # Outbound fetch: whether any, and the hosts that may be private, loopback or metadata addresses all the same.
+    egress: bool = True
+    egress_allowed_hosts: frozenset[str] = frozenset()
     # Workflow threads of one Worker: kept ready, and at most.
     warm_threads: int = 4
     max_threads: int = 40

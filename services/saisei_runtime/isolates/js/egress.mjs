@@ -1,14 +1,187 @@
-/** Outbound `fetch` (MW-26). */
+/** Outbound `fetch` (MW-26): the runtime performs it under the Host's policy; this side only carries heads and bodies. */
 
-import { SafePromise, SafeTypeError } from "./intrinsics.mjs";
+import {
+  MapClear,
+  MapDelete,
+  MapForEach,
+  MapGet,
+  MapSet,
+  ReflectDefineProperty,
+  SafeMap,
+  SafePromise,
+  SafeTypeError,
+  StringStartsWith,
+  quote,
+  uncurryThis,
+} from "./intrinsics.mjs";
+import { IncomingBody, OutgoingBody, cutOff } from "./streams.mjs";
+import { resolveWith } from "./step.mjs";
 
-const CLOSED =
-  "outbound fetch is closed: this version of the Host lets no request out, and has no setting that opens it; " +
-  "bring data in by params, by events, or by requests to the Worker's fetch handler";
+const own = (/** @type {object} */ owner, /** @type {PropertyKey} */ key) =>
+  uncurryThis(/** @type {any} */ (Object.getOwnPropertyDescriptor(owner, key)).get);
 
-/** Refuses every request: the Host's policy lets none out. */
+const TenantRequest = Request;
+const TenantResponse = Response;
+const TenantHeaders = Headers;
+const methodOf = own(Request.prototype, "method");
+const urlOf = own(Request.prototype, "url");
+const headersOf = own(Request.prototype, "headers");
+const bodyOf = own(Request.prototype, "body");
+const signalOf = own(Request.prototype, "signal");
+const redirectOf = own(Request.prototype, "redirect");
+const abortedOf = own(AbortSignal.prototype, "aborted");
+const reasonOf = own(AbortSignal.prototype, "reason");
+const listen = uncurryThis(EventTarget.prototype.addEventListener);
+const forEachHeader = uncurryThis(Headers.prototype.forEach);
+const append = uncurryThis(Headers.prototype.append);
+
+/** `fetch` while a Version is inspected: nothing may depend on the outside then. */
 export const closedFetch = {
-  fetch(/** @type {unknown} */ _resource, /** @type {unknown} */ _init = undefined) {
-    return new SafePromise((_, reject) => reject(new SafeTypeError(CLOSED)));
+  fetch(/** @type {any} */ _resource, /** @type {any} */ _init = undefined) {
+    const message = "fetch failed: no request is let out while the modules are inspected";
+    return new SafePromise((_, reject) => reject(new SafeTypeError(message)));
   },
 }.fetch;
+
+/** One fetch from its call to the last byte of its response. */
+class Exchange {
+  /** @param {(response: Response) => void} resolve @param {(error: unknown) => void} reject */
+  constructor(resolve, reject) {
+    this.resolve = resolve;
+    this.reject = reject;
+    /** @type {OutgoingBody | null} */
+    this.outgoing = null;
+    /** @type {IncomingBody | null} */
+    this.incoming = null;
+  }
+}
+Object.setPrototypeOf(Exchange.prototype, null);
+
+export class Egress {
+  /** @param {(header: string, body?: Uint8Array | null) => void} send */
+  constructor(send) {
+    this.send = send;
+    /** @type {Map<number, Exchange>} */
+    this.exchanges = new SafeMap();
+    this.count = 0;
+  }
+
+  /** The function that becomes `globalThis.fetch`. */
+  surface() {
+    const start = (/** @type {any} */ resource, /** @type {any} */ init) =>
+      new SafePromise((resolve, reject) => this.#start(new TenantRequest(resource, init), resolve, reject));
+    return {
+      fetch(/** @type {any} */ resource, /** @type {any} */ init = undefined) {
+        return start(resource, init);
+      },
+    }.fetch;
+  }
+
+  #start(
+    /** @type {Request} */ request,
+    /** @type {(response: Response) => void} */ resolve,
+    /** @type {(error: unknown) => void} */ reject,
+  ) {
+    const url = /** @type {string} */ (urlOf(request));
+    if (!StringStartsWith(url, "http://") && !StringStartsWith(url, "https://")) {
+      throw new SafeTypeError("fetch failed: only http and https URLs can be fetched");
+    }
+    const signal = signalOf(request);
+    if (abortedOf(signal)) return reject(reasonOf(signal));
+    let headers = "";
+    forEachHeader(headersOf(request), (/** @type {string} */ value, /** @type {string} */ key) => {
+      headers += `${headers === "" ? "" : ","}[${quote(key)},${quote(value)}]`;
+    });
+    const id = ++this.count;
+    const exchange = new Exchange(resolve, reject);
+    const body = bodyOf(request);
+    if (body !== null) {
+      exchange.outgoing = new OutgoingBody(
+        body,
+        (chunk) => this.send(`{"t":"out_chunk","id":${id}}`, chunk),
+        (error) => this.send(`{"t":"out_end","id":${id},"cut":${error !== null}}`),
+      );
+    }
+    MapSet(this.exchanges, id, exchange);
+    this.send(
+      `{"t":"out","id":${id},"method":${quote(methodOf(request))},"url":${quote(url)},"headers":[${headers}],` +
+        `"redirect":${quote(redirectOf(request))},"has_body":${body !== null}}`,
+    );
+    exchange.outgoing?.pump();
+    listen(signal, "abort", () => this.#abort(id, reasonOf(signal)));
+    return undefined;
+  }
+
+  #abort(/** @type {number} */ id, /** @type {unknown} */ reason) {
+    const exchange = MapGet(this.exchanges, id);
+    if (exchange === undefined) return;
+    this.send(`{"t":"out_abort","id":${id}}`);
+    this.#fail(id, exchange, reason);
+  }
+
+  #fail(/** @type {number} */ id, /** @type {Exchange} */ exchange, /** @type {unknown} */ error) {
+    MapDelete(this.exchanges, id);
+    exchange.outgoing?.stop(error);
+    if (exchange.incoming !== null) exchange.incoming.end(error);
+    else exchange.reject(error);
+  }
+
+  /** @returns {boolean} false when the frame is not about a fetch */
+  onFrame(/** @type {any} */ header, /** @type {import("./frames.mjs").Body} */ body) {
+    if (!StringStartsWith(header.t, "in_")) return false;
+    const { id } = header;
+    const exchange = /** @type {Exchange | undefined} */ (MapGet(this.exchanges, id));
+    if (exchange === undefined) return true;
+    switch (header.t) {
+      case "in_head":
+        this.#answer(id, exchange, header);
+        break;
+      case "in_chunk":
+        exchange.incoming?.push(body.copy());
+        break;
+      case "in_end":
+        MapDelete(this.exchanges, id);
+        exchange.incoming?.end(header.cut ? cutOff() : null);
+        break;
+      case "in_credit":
+        exchange.outgoing?.grant(header.bytes);
+        break;
+      default:
+        this.#fail(id, exchange, new SafeTypeError(header.message));
+    }
+    return true;
+  }
+
+  #answer(/** @type {number} */ id, /** @type {Exchange} */ exchange, /** @type {any} */ header) {
+    try {
+      const headers = new TenantHeaders();
+      for (let i = 0; i < header.headers.length; i++) append(headers, header.headers[i][0], header.headers[i][1]);
+      if (header.has_body) {
+        exchange.incoming = new IncomingBody(
+          (bytes) => this.send(`{"t":"out_credit","id":${id},"bytes":${bytes}}`),
+          () => {
+            MapDelete(this.exchanges, id);
+            this.send(`{"t":"out_abort","id":${id}}`);
+          },
+        );
+      } else MapDelete(this.exchanges, id);
+      const init = /** @type {any} */ ({ __proto__: null, status: header.status, headers });
+      const response = new TenantResponse(exchange.incoming === null ? null : exchange.incoming.stream, init);
+      const show = (/** @type {string} */ key, /** @type {unknown} */ value) =>
+        ReflectDefineProperty(response, key, /** @type {any} */ ({ __proto__: null, value, configurable: true }));
+      show("url", header.url);
+      show("redirected", header.redirected);
+      resolveWith(/** @type {any} */ (exchange.resolve), response);
+    } catch {
+      this.send(`{"t":"out_abort","id":${id}}`);
+      exchange.incoming = null;
+      this.#fail(id, exchange, new SafeTypeError("fetch failed: the response is not valid"));
+    }
+  }
+
+  /** The context is over: nothing of its fetches settles any more. The runtime cancels its side by itself. */
+  dropAll() {
+    MapForEach(this.exchanges, (/** @type {Exchange} */ exchange) => exchange.outgoing?.abandon());
+    MapClear(this.exchanges);
+  }
+}

@@ -9,7 +9,7 @@ import { preload, strip } from "./globals.mjs";
 import { TenantConsole } from "./console.mjs";
 import { Code } from "./modules.mjs";
 import { capture } from "./pristine.mjs";
-import { closedFetch } from "./egress.mjs";
+import { Egress, closedFetch } from "./egress.mjs";
 import { WorkflowRole } from "./workflow.mjs";
 import { ServeRole } from "./serve.mjs";
 import { InspectRole } from "./inspect.mjs";
@@ -31,7 +31,7 @@ const link = new Link(
     try {
       if (header.t === "code") MapSet(codes, header.version, new Code(header, body));
       else if (header.t === "forget") MapDelete(codes, header.version);
-      else role.onFrame(header, body);
+      else if (!egress.onFrame(header, body)) role.onFrame(header, body);
     } catch (error) {
       // What the host itself cannot do in this realm it will not be able to do again: the thread is given up, not left hanging.
       role.onUncaught(error, "The thread cannot go on:");
@@ -42,16 +42,18 @@ const link = new Link(
 );
 const tenantConsole = new TenantConsole((header) => link.send(header));
 
+const egress = new Egress((header, body) => link.send(header, body));
+
 preload();
 install();
-strip({ console: tenantConsole.surface(), fetch: closedFetch });
+strip({ console: tenantConsole.surface(), fetch: settings.role === "inspect" ? closedFetch : egress.surface() });
 capture();
 
 const codeOf = (/** @type {string} */ version) => MapGet(codes, version);
 const limits = { maxContexts: settings.maxContexts, maxHeapBytes: settings.maxHeapBytes };
 switch (settings.role) {
   case "workflow":
-    role = new WorkflowRole(link, codeOf, tenantConsole, limits);
+    role = new WorkflowRole(link, codeOf, tenantConsole, egress, limits);
     break;
   case "serve":
     role = new ServeRole(link, codeOf, tenantConsole);

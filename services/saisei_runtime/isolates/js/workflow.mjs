@@ -30,12 +30,14 @@ export class WorkflowRole {
    * @param {import("./frames.mjs").Link} link
    * @param {(version: string) => import("./modules.mjs").Code} codeOf
    * @param {import("./console.mjs").TenantConsole} tenantConsole
+   * @param {import("./egress.mjs").Egress} egress
    * @param {{ maxContexts: number, maxHeapBytes: number }} limits
    */
-  constructor(link, codeOf, tenantConsole, limits) {
+  constructor(link, codeOf, tenantConsole, egress, limits) {
     this.link = link;
     this.codeOf = codeOf;
     this.console = tenantConsole;
+    this.egress = egress;
     this.limits = limits;
     /** @type {Run | null} */
     this.run = null;
@@ -202,14 +204,20 @@ class Run {
     this.over = true;
     this.steps.over = true;
     this.environment.close();
-    dropTimers();
+    this.#drop();
     this.stoppedAt = now();
     setImmediate(this.#check);
   }
 
+  /** What the host would still call the tenant for. */
+  #drop() {
+    dropTimers();
+    this.role.egress.dropAll();
+  }
+
   /** Runs as a macrotask of its own, so every microtask of the tenant is over. */
   #check = () => {
-    dropTimers();
+    this.#drop();
     if (activity.pending > 0 && activity.tainted === "" && now() - this.stoppedAt < SETTLE_MS) {
       setTimeout(this.#check, 1);
       return;
