@@ -157,13 +157,13 @@ def test_a_message_is_made_of_scalars(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("reason", ["step_failed", "step_limit_exceeded", "step_definition_mismatch"])
-def test_the_other_reasons_have_no_message(rows: Rows, reason: str) -> None:
-    """W-012, W-013, S-22: the reason is the error's name, the message empty in the event."""
+def test_the_other_reasons_say_which_step(rows: Rows, reason: str) -> None:
+    """W-012, W-013, S-22: the reason is the error's name; the shim's message is in the row and in the event."""
     rows.started()
-    rows.end(Failed(reason, "secret"))
+    rows.end(Failed(reason, 'step "a"'))
     assert rows.failure == ("errored", reason)
-    assert rows.row.error_message is None
-    assert rows.event("workflow_errored")["error"] == {"name": reason, "message": ""}
+    assert rows.row.error_message == 'step "a"'
+    assert rows.event("workflow_errored")["error"] == {"name": reason, "message": 'step "a"'}
 
 
 def test_the_terminal_event_is_one_and_the_last(rows: Rows) -> None:

@@ -10,7 +10,7 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saisei_runtime.isolates.port import Completed, DoSucceeded, Failed, HistoryStep
+from saisei_runtime.isolates.port import Completed, DoFailed, DoSucceeded, Failed, HistoryStep
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -255,3 +255,29 @@ def _integers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _integers(item) for key, item in value.items()}
     return value
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("{ d: new Date() }", "$.d is a Date, and a document holds plain objects"),
+        ("{ d: new Date() }", "use its toISOString()"),
+        ("{ list: [1, { 'a b': new Map() }] }", '$.list[1]["a b"] is a Map'),
+        ("{ a: { b: undefined } }", "$.a.b is undefined"),
+        ("{ n: [NaN] }", "$.n[0] is NaN, and numbers are finite"),
+        ("{ n: 1n }", "use a string, or Number(value)"),
+        ("{ p: Promise.resolve(1) }", "await it first"),
+        ("{ p: new (class Cart {})() }", "$.p is a Cart"),
+        ("[1]", "$ is an array, and a document is a plain object: wrap it"),
+        ("'text'", "$ is a string, and a document is a plain object: wrap it"),
+        ("null", "$ is null"),
+        ("(() => { const a = { b: {} }; a.b.c = a; return a; })()", "$.b.c contains itself"),
+    ],
+)
+async def test_a_fault_names_the_place_the_kind_and_a_way_out(lab: Any, value: str, said: str) -> None:
+    """W-040, W-042, W-103: the failed attempt names the step, where in the value the fault lies, and what to do."""
+    _, run = await lab.body(f'await step.do("made", () => ({value}));')
+    (failed,) = run.named(DoFailed)
+    assert failed.error_name == "TypeError"
+    assert failed.error_message.startswith('step "made" returned no document: ')
+    assert said in failed.error_message

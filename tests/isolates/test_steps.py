@@ -26,7 +26,18 @@ from saisei_runtime.isolates.port import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-MISMATCH = Failed("step_definition_mismatch")
+
+class Mismatch:
+    """Equal to a step_definition_mismatch with any words."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Failed) and other.reason == "step_definition_mismatch" and bool(other.message)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+MISMATCH = Mismatch()
 
 
 def output(end: Any) -> Any:
@@ -296,7 +307,7 @@ async def test_step_limit(lab: Any) -> None:
         """await step.do("last", () => {}); try { await step.do("one more", () => {}); } catch {} return {};""",
         history=history,
     )
-    assert end.outcome == Failed("step_limit_exceeded")
+    assert (end.outcome.reason, "1,025th" in end.outcome.message) == ("step_limit_exceeded", True)
 
 
 async def test_host_error_shape(lab: Any) -> None:
@@ -391,7 +402,9 @@ async def test_stop_reply_settles_nothing(lab: Any) -> None:
         ("export class W { run() { throw new Error('sync'); } } export default {};", "sync"),
         ("export class W { async run() { throw {message: 'plain'}; } } export default {};", "plain"),
         ("throw new Error('top'); export class W {} export default {};", "top"),
-        ("export class W { async run() { throw undefined; } } export default {};", None),
+        ("export class W { async run() { throw undefined; } } export default {};", "undefined"),
+        ("export class W { async run() { throw 'just text'; } } export default {};", "just text"),
+        ("export class W { async run() { throw {code: 7}; } } export default {};", '{"code":7}'),
         ("export class W { async run() { throw {get message() { return 'ran'; }}; } } export default {};", None),
         (
             "export class W { run() { return {then(ok, no) { no(new Error('thenable')); }}; } } export default {};",
@@ -423,3 +436,65 @@ async def test_return_values(lab: Any, value: str, expected: Any) -> None:
     """W-085: a document or undefined, directly or by any thenable."""
     end, _ = await lab.run(f"export class W {{ run() {{ {value} }} }} export default {{}};")
     assert output(end) == expected
+
+
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [
+        (
+            'await Promise.all([step.do("a", () => {}), step.do("b", () => {})]);',
+            'step "b" was started while step "a" was unsettled: await each step',
+        ),
+        ('step.do("a", () => new Promise(() => {})); return {};', 'run ended while step "a" was unsettled'),
+    ],
+)
+async def test_a_mismatch_names_the_steps(lab: Any, statements: str, said: str) -> None:
+    """W-120, W-013: the message says which steps met, and what to do."""
+    end, _ = await lab.body(statements)
+    assert said in end.outcome.message
+
+
+async def test_a_failed_step_says_why_live_and_replayed(lab: Any) -> None:
+    """W-094, W-105, W-013: the Host Error and the end name the step and its last failure, the same after a replay."""
+    statements = 'await step.do("charge", () => { throw new RangeError("no funds"); });'
+    live, _ = await lab.body(statements)
+    known = HistoryStep("charge", "do", "errored", b'{"name":"RangeError","message":"no funds"}', "step_failed", 1)
+    replayed, _ = await lab.body(statements, history=[known])
+    assert live.outcome == replayed.outcome == Failed("step_failed", 'step "charge" failed: RangeError: no funds')
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ('step.do("a", () => {}, { retries: 3 })', '"retries" is none of its keys, which are maxAttempts'),
+        ('step.do("a", () => {}, { maxAttempts: "3" })', "maxAttempts of step.do is required, and a whole number"),
+        ('step.do("a", () => {}, { maxAttempts: 3, backoff: "linear" })', 'not "linear"'),
+        ('step.do("a", 5)', "a function, not a number"),
+        ('step.sleep("a", "1 day")', 'not "1 day"'),
+        ('step.waitForEvent("a", { type: "x", timeout: 5 })', '"timeout" is none of its keys, which are type'),
+        ('step.waitForEvent("a", { type: "x" })', "timeoutSeconds of step.waitForEvent is required"),
+    ],
+)
+async def test_a_type_error_names_the_option(lab: Any, call: str, said: str) -> None:
+    """W-097: the message names the option that is wrong and what it may be."""
+    end, _ = await lab.body(f"await {call};")
+    assert end.outcome.reason == "run_threw"
+    assert said in end.outcome.message
+
+
+async def test_failures_are_logged_with_their_places(lab: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """W-013, H-182: an uncaught error is logged with module and line, whose it is, and no file of the Host."""
+    caplog.set_level("INFO", logger="saisei_runtime.worker")
+    await lab.body('try { await step.do("s", () => { null.x; }); } catch {}\nundefined.y;')
+    attempt, ending = [record for record in caplog.records if "failed" in record.getMessage()]
+    assert 'attempt 1 of step "s" failed: TypeError' in attempt.getMessage()
+    assert "run failed: TypeError: Cannot read properties of undefined" in ending.getMessage()
+    assert "main.mjs:" in ending.getMessage()
+    assert "file:" not in attempt.getMessage() + ending.getMessage()
+    assert (ending.worker, ending.instance, vars(ending)["class"]) == ("worker", "instance-1", "W")
+
+
+async def test_log_lines_with_halves_of_characters(lab: Any) -> None:
+    """Design 3: what a tenant writes to the console never ends its thread."""
+    end, _ = await lab.body('console.log("\\ud800", "😀".repeat(5000)); return {};')
+    assert end.outcome == Completed(b"{}")

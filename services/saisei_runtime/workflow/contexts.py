@@ -130,7 +130,9 @@ class Contexts:
             if run.stopping:
                 self._not_started(run, 0)
                 return
-            start = WorkflowStart(run.context_id, code, class_name, instance.instance_id, params, history)
+            start = WorkflowStart(
+                run.context_id, code, class_name, instance.instance_id, params, history, run.workflow_uid
+            )
             handle = await self._pool.start_workflow(start, self)
         except SaiseiError as error:
             _log.info("context %s could not be started: %s", run.context_id, error)

@@ -247,7 +247,7 @@ class WorkflowEngine:
     def _creation(self, workflow_uid: str, instance_id: str | None, params: bytes | None) -> Create:
         known = self._allocations.workflow(workflow_uid)
         if known is None or self._allocations.pick(known[0]) is None:
-            raise SaiseiError("backend_unavailable", "The workflow's Worker has no active Deployment (W-026).")
+            raise SaiseiError("backend_unavailable", "The workflow's Worker has no active Deployment: deploy it first.")
         chosen = new_instance_id() if instance_id is None else checked(instance_id, "instance id")
         return Create(workflow_uid, chosen, self._incarnations.new(self._clock.now_ms()), params)
 
@@ -466,7 +466,7 @@ def _step_view(step: Step) -> StepView:
         step.kind,
         step.state,
         step.failed_attempts,
-        step.result,
+        None if step.error else step.result,
         step.error,
         step.created_at_ms,
         0 if step.finished else step.due_at_ms or 0,

@@ -80,7 +80,7 @@ def completed(output: bytes | None) -> Fact:
 
 def errored(reason: str, message: str | None) -> Fact:
     """S-22: the failure's reason is the error's name."""
-    return Fact(WORKFLOW_ERRORED, b'"error":' + _error(reason, message or ""))
+    return Fact(WORKFLOW_ERRORED, b'"error":' + error_json(reason, message or ""))
 
 
 def step_started(step: Step) -> Fact:
@@ -116,7 +116,7 @@ def attempt_errored(name: str, attempt: int, retry_delay_ms: int | None, error_n
     body = b'"stepName":%b,"attempt":%d' % (_json(name), attempt)
     if retry_delay_ms is not None:
         body += b',"retryDelayMs":%d' % retry_delay_ms
-    return Fact("attempt_errored", body + b',"error":' + _error(error_name, message))
+    return Fact("attempt_errored", body + b',"error":' + error_json(error_name, message))
 
 
 def sleep_started(name: str, seconds: int) -> Fact:
@@ -154,7 +154,8 @@ def _named(event_type: str, name: str) -> Fact:
     return Fact(event_type, b'"stepName":' + _json(name))
 
 
-def _error(name: str, message: str) -> bytes:
+def error_json(name: str, message: str) -> bytes:
+    """`{name, message}` of something thrown (S-22)."""
     return b'{"name":%b,"message":%b}' % (_json(tidy(name)), _json(tidy(message)))
 
 

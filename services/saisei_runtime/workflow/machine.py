@@ -133,7 +133,7 @@ def _owns(instance: Instance | None, command: StepCalled | RenewLease, now: Inst
 
 def _create(existing: Instance | None, command: Create, now: Instant) -> Decision:
     if existing is not None:
-        return Decision(Refused("instance_exists", "The workflow already keeps an instance of that id (W-021)."))
+        return Decision(Refused("instance_exists", "The workflow keeps an instance of that id; choose another id."))
     instance = Instance(
         command.incarnation,
         command.workflow_uid,

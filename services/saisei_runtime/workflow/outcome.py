@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from saisei_runtime.isolates.port import Completed, Failed
 from saisei_runtime.workflow import log
 from saisei_runtime.workflow.commands import Decision, Ended, Instant, Reply
-from saisei_runtime.workflow.limits import RETENTION_MS
+from saisei_runtime.workflow.limits import RETENTION_MS, STEPS
 from saisei_runtime.workflow.records import COMPLETE, ERRORED, TERMINATED, Instance
 
 LIFETIME: Final = "lifetime_exceeded"
@@ -17,6 +17,12 @@ MISMATCH: Final = "step_definition_mismatch"
 STEP_LIMIT: Final = "step_limit_exceeded"
 STEP_FAILED: Final = "step_failed"
 RUN_THREW: Final = "run_threw"
+
+# What is said of a reason when the context, which knows the names, did not come to say it.
+_SAID: Final = {
+    MISMATCH: "the calls of step do not fit the instance's journal, or a step was left unsettled",
+    STEP_LIMIT: f"an instance has at most {STEPS:,} steps",
+}
 
 
 def overdue(instance: Instance, now: Instant) -> bool:
@@ -35,6 +41,7 @@ def settled(instance: Instance, outcome: Completed | Failed, now: Instant) -> De
     if isinstance(outcome, Failed):
         reason = outcome.reason if outcome.reason in (MISMATCH, STEP_LIMIT, STEP_FAILED) else RUN_THREW
         message = outcome.message
+    found = reason
     if instance.open_steps > 0 or instance.verdict == MISMATCH:
         # W-122: also a step that an earlier context left open and this one never came back to.
         reason = MISMATCH
@@ -43,7 +50,7 @@ def settled(instance: Instance, outcome: Completed | Failed, now: Instant) -> De
     if reason is None:
         assert isinstance(outcome, Completed)
         return completed(instance, outcome.output, now)
-    return errored(instance, reason, message if reason == RUN_THREW else None, now)
+    return errored(instance, reason, (message if reason == found else None) or _SAID.get(reason), now)
 
 
 def completed(instance: Instance, output: bytes | None, now: Instant) -> Decision:

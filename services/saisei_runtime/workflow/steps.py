@@ -139,7 +139,14 @@ def _do_failed(instance: Instance, step: Step, call: DoFailed, now: Instant) -> 
         return Decision(
             Reject("step_failed"),
             instance=_closed(instance),
-            step=replace(step, state=STEP_ERRORED, failed_attempts=attempt, error="step_failed"),
+            # What the last attempt failed with is kept as the failed step's result: replay tells it in the same words.
+            step=replace(
+                step,
+                state=STEP_ERRORED,
+                failed_attempts=attempt,
+                error="step_failed",
+                result=log.error_json(call.error_name, call.error_message),
+            ),
             facts=(
                 log.attempt_errored(step.name, attempt, None, call.error_name, call.error_message),
                 log.step_errored(step.name),
