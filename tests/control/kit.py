@@ -120,6 +120,15 @@ class FakeRuntime(admin_pb2_grpc.RuntimeAdminServiceServicer):
         if name in self.fails:
             raise self.fails[name]
 
+    async def hosts(self, uid: str) -> assignments_pb2.Assignment:
+        """The newest assignment of a Resource, once this runtime has heard of it."""
+
+        async def look() -> assignments_pb2.Assignment | None:
+            return self.hosted.get(uid)
+
+        found: assignments_pb2.Assignment = await eventually(look)
+        return found
+
     def called(self, name: str) -> list[Any]:
         return [request for called, request in self.calls if called == name]
 

@@ -57,7 +57,7 @@ async def test_a_switch_replaces_the_whole_allocation(kit: Kit, client: Client, 
     one, two = await build.version(worker), await build.version(worker)
     uid = await build.deployment(worker, one)
     await client.settled(await client.update(uid, 1, deployment_spec(worker, one, two)))
-    body = kit.runtime.hosted[uid].deployment
+    body = (await kit.runtime.hosts(uid)).deployment
     assert {(item.version_uid, item.weight) for item in body.versions} == {(one, 5_000), (two, 5_000)}
     refusal = await refused(client.update(uid, 2, deployment_spec(await build.worker(), one)))
     assert refusal.reason == "invalid_spec"
@@ -116,7 +116,7 @@ async def test_a_failed_switch_keeps_the_old_allocation(kit: Kit, client: Client
     assert "Flow" in failed.error.message
     found = await client.get(uid)
     assert (found.phase, found.generation, found.observed_generation) == (pb.PHASE_ERROR, 2, 1)
-    assert kit.runtime.hosted[uid].deployment.versions[0].version_uid == old
+    assert (await kit.runtime.hosts(uid)).deployment.versions[0].version_uid == old
     assert (await refused(client.delete(old, 1))).reason == "dependency_conflict"
     # What is known now is refused before it is accepted.
     again = await refused(client.update(uid, 2, deployment_spec(worker, held.resource_uid)))
@@ -131,7 +131,7 @@ async def test_a_workflow_without_a_deployment_is_taken(kit: Kit, client: Client
     worker = await build.worker()
     one = await client.made(FLOW, "one", flow(worker))
     two = await client.made(FLOW, "two", flow(worker))
-    assert {kit.runtime.hosted[uid].workflow.class_name for uid in (one, two)} == {"Flow"}
+    assert {(await kit.runtime.hosts(uid)).workflow.class_name for uid in (one, two)} == {"Flow"}
 
 
 async def test_an_accepted_workflow_binds_later_deployments(client: Client, build: Builder) -> None:

@@ -65,7 +65,7 @@ async def test_the_assignment_says_everything(kit: Kit, client: Client, build: B
         "workflowBindings": [{"name": "FLOW", "resource": ref(flow)}],
     }
     uid = await client.made(VERSION, "version", spec, secrets={"TOKEN": "hush"})
-    hosted = kit.runtime.hosted[uid]
+    hosted = await kit.runtime.hosts(uid)
     assert (hosted.generation, hosted.space, hosted.name) == (1, "main", "version")
     body = hosted.version
     assert (body.worker_uid, body.entrypoint, list(body.handlers)) == (worker, "main.js", ["fetch"])
@@ -82,7 +82,7 @@ async def test_bytes_are_fetched_for_their_version_only(kit: Kit, build: Builder
     worker = await build.worker()
     one = await build.version(worker, ["fetch"])
     two = await build.version(worker, ["queue"])
-    digest = kit.runtime.hosted[two].version.files[0].sha256
+    digest = (await kit.runtime.hosts(two)).version.files[0].sha256
     for sha256, uid in ((digest, one), (digest, worker), (digest, "r-unknown"), ("x", two)):
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await kit.runtime.fetch(sha256, uid)
