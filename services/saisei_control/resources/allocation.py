@@ -94,7 +94,11 @@ def fit(connection: Connection, version_uids: Iterable[str], requirement: Requir
             continue
         missing = sorted(requirement.classes - set(facts["workflowClasses"]))
         if missing:
-            return Fit(conflict=f"the WorkerVersion {uid} does not export the workflow class {missing[0]}")
+            exported = ", ".join(facts["workflowClasses"]) or "none"
+            return Fit(
+                conflict=f"the main module of the WorkerVersion {uid} exports no workflow class {missing[0]!r} with a "
+                f"method run (those that it exports: {exported})"
+            )
         if requirement.http and "fetch" not in facts["handlers"]:
             return Fit(conflict=f"the WorkerVersion {uid} does not answer HTTP: it declares no fetch handler")
     return Fit(unverified=unverified)

@@ -132,13 +132,13 @@ def _difference(spec: WorkerVersionSpec, found: admin_pb2.InspectVersionResponse
     if missing:
         return Failed(
             "handlers_mismatch",
-            f"The default export has no own callable property {', '.join(missing)}, which spec.handlers declares.",
+            f"The default export has no own method {', '.join(missing)}, which the handlers of the Version declare.",
         )
     undeclared = sorted(exported - spec.handlers)
     if undeclared:
         return Failed(
             "handlers_mismatch",
-            f"The default export has the handler {', '.join(undeclared)}, which spec.handlers does not declare.",
+            f"The default export has the method {', '.join(undeclared)}, which the handlers of the Version do not declare.",
         )
     return None
 
