@@ -10,7 +10,7 @@ from engine_fakes import Hold, Host
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow.log import EVENT_TYPES
-from saisei_runtime.workflow.subscriptions import BUFFER_MAX
+from saisei_runtime.workflow.subscriptions import BUFFER_MAX, PAGE_BYTES
 
 
 def waits(event, step):
@@ -99,6 +99,38 @@ async def test_cursor_and_filter(host: Host) -> None:
     assert await rest(await engine.subscribe("wf", "i", 0, frozenset())) == []
     assert await rest(await engine.subscribe("wf", "i", 0, frozenset({"step_started"})))
     assert len(await rest(await engine.subscribe("wf", "i", 0, EVENT_TYPES))) == len(every)
+
+
+async def test_a_cursor_beyond_the_end_ends_with_the_instance(host: Host) -> None:
+    """S-05, S-08: whoever waits beyond what will ever be written is told of the end when it comes."""
+    host.define(waits)
+    await host.engine.create("wf", "i", None)
+    await host.until("i", "waiting")
+    subscription = await host.engine.subscribe("wf", "i", cursor=10_000)
+    pending = asyncio.create_task(subscription.next())
+    await asyncio.sleep(0.02)
+    assert not pending.done()
+    await host.engine.send_event("wf", "i", "go", None)
+    assert await asyncio.wait_for(pending, 5) is None
+
+
+async def test_large_documents_are_read_a_few_at_a_time(host: Host) -> None:
+    """Issue 6: a page ends with the event that goes beyond its bytes, so that a reader holds little of a large log."""
+    document = b'{"x":"' + b"x" * 400_000 + b'"}'
+
+    def program(event, step):
+        for number in range(8):
+            yield step.do(f"s{number}", lambda: document)
+
+    host.define(program)
+    await host.engine.create("wf", "i", None)
+    await host.until("i", "complete")
+    incarnation = (await host.engine.subscribe("wf", "i")).incarnation
+    reads = host.engine._reads
+    page = await reads.log_after(incarnation, 0, 256, PAGE_BYTES)
+    assert page.more and not page.ended
+    assert PAGE_BYTES < sum(len(entry.body) for entry in page.entries) < PAGE_BYTES + 500_000
+    assert [record.event_id for record in await host.events("i")] == list(range(1, 3 + 8 * 4 + 2))
 
 
 async def test_all_names_of_the_guide_are_filters() -> None:

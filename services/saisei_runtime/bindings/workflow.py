@@ -28,6 +28,15 @@ class WorkflowBindings:
         self._count = 0
 
     async def call(self, call: BindingCall) -> BindingResult:
+        # What is open goes on and ends by itself, whatever became of the Workflow (S-13).
+        match call.method:
+            case "next":
+                return await self._next(call)
+            case "dispose":
+                subscription = self._open.get(call.scope_id, {}).pop(call.arguments["subscription"], None)
+                if subscription is not None:
+                    subscription.close()
+                return BindingResult()
         uid = call.binding.resource_uid
         # Checked again at run time (F-13): a Workflow that is no longer assigned admits nobody.
         if self._hosted.workflow(uid) is None:
@@ -51,13 +60,6 @@ class WorkflowBindings:
                 return BindingResult()
             case "subscribe":
                 return await self._subscribe(call, uid)
-            case "next":
-                return await self._next(call)
-            case "dispose":
-                subscription = self._open.get(call.scope_id, {}).pop(arguments["subscription"], None)
-                if subscription is not None:
-                    subscription.close()
-                return BindingResult()
             case _:
                 raise BindingError("TypeError", f"a workflow Binding has no method {call.method!r}")
 

@@ -58,6 +58,10 @@ class BindingCalls:
             self._answer(Answer(self._identity, frame.call, False, None, "backend_unavailable", reason, False))
         else:
             self._resolve(frame, result)
+        finally:
+            # A call that outlived its scope may have opened something since (S-11).
+            if self._closed:
+                self._host.close_scope(self._scope_id)
 
     def _resolve(self, frame: Call, result: BindingResult) -> None:
         has = result.body is not None

@@ -35,10 +35,12 @@ class Due(msgspec.Struct, frozen=True):
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """Events after a cursor. `exists` is false once the instance was purged; `ended`: no event follows the page."""
+    """Events after a cursor. `exists` is false once the instance was purged; `ended`: no event follows the page;
+    `more`: the page is full and others are recorded already."""
 
     exists: bool
     ended: bool
+    more: bool
     entries: Sequence[LogEntry]
 
 
@@ -188,10 +190,11 @@ class Reads:
         query = sa.select(schema.closed_workflows.c.workflow_uid)
         return await self._read(lambda connection: list(connection.execute(query).scalars()))
 
-    async def log_after(self, incarnation: str, cursor: int, limit: int) -> LogPage:
+    async def log_after(self, incarnation: str, cursor: int, limit: int, limit_bytes: int) -> LogPage:
+        """At most `limit` events, and none after the one with which their bodies exceed `limit_bytes`."""
         head = sa.select(_instances.status, _instances.event_seq).where(_instances.incarnation == incarnation)
-        query = (
-            sa.select(schema.event_log)
+        sizes = (
+            sa.select(_log.event_id, sa.func.length(_log.body))
             .where(_log.incarnation == incarnation, _log.event_id > cursor)
             .order_by(_log.event_id)
             .limit(limit)
@@ -200,12 +203,29 @@ class Reads:
         def _run(connection: Connection) -> LogPage:
             row = connection.execute(head).fetchone()
             if row is None:
-                return LogPage(False, True, ())
+                return LogPage(False, True, False, ())
+            last, size = cursor, 0
+            for event_id, length in connection.execute(sizes).all():
+                last = event_id
+                size += length
+                if size > limit_bytes:
+                    break
+            if last == cursor:
+                return LogPage(True, row[0] in TERMINAL and cursor >= row[1], False, ())
+            query = (
+                sa.select(schema.event_log)
+                .where(_log.incarnation == incarnation, _log.event_id > cursor, _log.event_id <= last)
+                .order_by(_log.event_id)
+            )
             entries = [LogEntry(*entry) for entry in connection.execute(query)]
-            last = entries[-1].event_id if entries else cursor
-            return LogPage(True, row[0] in TERMINAL and last >= row[1], entries)
+            return LogPage(True, row[0] in TERMINAL and last >= row[1], last < row[1], entries)
 
         return await self._read(_run)
+
+    async def newest_events(self, incarnations: Sequence[str]) -> dict[str, int]:
+        """Highest event id of each instance that exists."""
+        query = sa.select(_instances.incarnation, _instances.event_seq).where(_instances.incarnation.in_(incarnations))
+        return await self._read(lambda connection: {row[0]: int(row[1]) for row in connection.execute(query)})
 
 
 def cursor_of(incarnation: str) -> str:

@@ -7,17 +7,26 @@ subscriber that reads slowly loses its buffer, not its place: it reads on from t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
+from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow import log
 from saisei_runtime.workflow.reads import Reads
 from saisei_runtime.workflow.records import Instance, LogEntry
 from saisei_runtime.workflow.workspace import Change
 
+_log = logging.getLogger(__name__)
+
+# What a reader holds at most: so many events, and so many bytes of them before the one that goes beyond.
 PAGE = 256
+PAGE_BYTES = 1024 * 1024
 BUFFER_MAX = 256
+BUFFER_BYTES = 1024 * 1024
+# Incarnations in one question for their newest events.
+_HEADS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,22 @@ class EventRecord:
 class Subscription:
     """One reader. `next` calls are served in call order (S-10); `close` ends it at once (S-11)."""
 
+    __slots__ = (
+        "_buffer",
+        "_buffered",
+        "_cursor",
+        "_done",
+        "_ended",
+        "_hub",
+        "_instance_id",
+        "_order",
+        "_synced",
+        "_types",
+        "_waiter",
+        "incarnation",
+        "workflow_uid",
+    )
+
     def __init__(self, hub: Subscriptions, instance: Instance, cursor: int, types: frozenset[str] | None) -> None:
         self.incarnation = instance.incarnation
         self.workflow_uid = instance.workflow_uid
@@ -42,6 +67,8 @@ class Subscription:
         self._cursor = cursor
         self._types = types
         self._buffer: deque[EventRecord] = deque()
+        # Bytes of the live events in the buffer since it was last empty.
+        self._buffered = 0
         # Whether the buffer continues the cursor without a gap; else the table is read.
         self._synced = False
         self._ended = False
@@ -79,12 +106,21 @@ class Subscription:
         """A live event. A full buffer is given up; the reader goes on from the table."""
         if not self._synced:
             return
-        if len(self._buffer) >= BUFFER_MAX:
+        if not self._buffer:
+            self._buffered = 0
+        if len(self._buffer) >= BUFFER_MAX or self._buffered > BUFFER_BYTES:
             self._buffer.clear()
             self._synced = False
         else:
             self._buffer.append(record)
+            self._buffered += len(record.json)
         self.wake()
+
+    def expect(self, newest: int) -> None:
+        """The log goes on to `newest`: whoever has not come so far, and has not got it in the buffer, reads again."""
+        have = self._buffer[-1].event_id if self._buffer else self._cursor
+        if have < newest:
+            self.wake(reread=True)
 
     def wake(self, *, reread: bool = False) -> None:
         if reread:
@@ -95,11 +131,12 @@ class Subscription:
     def _take(self) -> EventRecord | None:
         while self._buffer:
             record = self._buffer.popleft()
+            if record.type in log.ENDINGS:
+                # Also for a cursor beyond it (S-08).
+                self._ended = True
             if record.event_id <= self._cursor:
                 continue
             self._cursor = record.event_id
-            if record.type in log.ENDINGS:
-                self._ended = True
             if self._types is None or record.type in self._types:
                 return record
         return None
@@ -109,7 +146,7 @@ class Subscription:
         self._synced = True
         self._buffer.clear()
         try:
-            page = await self._hub.reads.log_after(self.incarnation, self._cursor, PAGE)
+            page = await self._hub.reads.log_after(self.incarnation, self._cursor, PAGE, PAGE_BYTES)
         except BaseException:
             self._synced = False
             raise
@@ -122,7 +159,7 @@ class Subscription:
         live = list(self._buffer) if self._synced else []
         self._buffer.clear()
         self._buffer.extend(self._hub.record(self._instance_id, entry) for entry in page.entries)
-        if len(page.entries) == PAGE:
+        if page.more:
             self._synced = False
         else:
             self._buffer.extend(live)
@@ -132,13 +169,7 @@ class Subscription:
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         try:
-            if self._hub.poll_seconds is None:
-                await self._waiter
-            else:
-                # The instance may be running in another runtime: look again now and then.
-                await asyncio.wait({self._waiter}, timeout=self._hub.poll_seconds)
-                if not self._waiter.done():
-                    self._synced = False
+            await self._waiter
         finally:
             self._waiter = None
 
@@ -180,17 +211,24 @@ class Watch:
 
 
 class Subscriptions:
-    """All subscribers of this process. `poll_seconds` is None where this process alone writes."""
+    """All subscribers of this process. `poll_seconds` is None where this process alone writes.
+
+    Elsewhere another runtime may run an instance. Its notices say so at once; should one get lost, a question for the
+    newest events of all instances that are watched, every `poll_seconds`, makes up for it.
+    """
 
     def __init__(self, reads: Reads, poll_seconds: float | None) -> None:
         self.reads = reads
-        self.poll_seconds = poll_seconds
+        self._poll_seconds = poll_seconds
+        self._polling: asyncio.Task[None] | None = None
         self._tails: dict[str, dict[Subscription, None]] = {}
         self._watches: dict[str, dict[Watch, None]] = {}
 
     def open(self, instance: Instance, cursor: int, types: frozenset[str] | None) -> Subscription:
         subscription = Subscription(self, instance, cursor, types)
         self._tails.setdefault(instance.incarnation, {})[subscription] = None
+        if self._poll_seconds is not None and self._polling is None:
+            self._polling = asyncio.get_running_loop().create_task(self._poll(self._poll_seconds))
         return subscription
 
     def watch(self, workflow_uid: str) -> Watch:
@@ -236,6 +274,8 @@ class Subscriptions:
             watch.close()
 
     def close(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
         for tail in list(self._tails.values()):
             for subscription in list(tail):
                 subscription.close()
@@ -256,6 +296,27 @@ class Subscriptions:
             watches.pop(watch, None)
             if not watches:
                 del self._watches[watch.workflow_uid]
+
+    async def _poll(self, every_seconds: float) -> None:
+        """Ends with the last subscription. While the database is away, each reader is told by its own read (S-13)."""
+        while self._tails:
+            await asyncio.sleep(every_seconds)
+            watched = list(self._tails)
+            for first in range(0, len(watched), _HEADS_AT_ONCE):
+                part = watched[first : first + _HEADS_AT_ONCE]
+                try:
+                    newest = await self.reads.newest_events(part)
+                except SaiseiError as error:
+                    _log.warning("subscriptions cannot be looked after: %s", error)
+                    self.touched(None)
+                    break
+                for incarnation in part:
+                    for subscription in self._tails.get(incarnation, ()):
+                        if incarnation in newest:
+                            subscription.expect(newest[incarnation])
+                        else:
+                            subscription.wake(reread=True)
+        self._polling = None
 
     def record(self, instance_id: str, entry: LogEntry) -> EventRecord:
         body = bytes(entry.body)
