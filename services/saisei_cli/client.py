@@ -25,11 +25,24 @@ from saisei_cli.streams import END, read_sse
 Json = dict[str, Any]
 
 CALL_SECONDS = 30.0
+# For the connection and its TLS handshake, which are tried again as long as the client's patience lasts.
+CONNECT_SECONDS = 5.0
 # The stream's heartbeats come more often than this; a longer silence means that the connection is dead.
 STREAM_SILENCE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
+# Answers of a gateway whose other services are just (re)starting.
+_HOST_IS_BUSY = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE)
 TERMINAL_EVENTS = ("workflow_completed", "workflow_errored", "workflow_terminated")
+
+
+def _hint(code: str, detail: str) -> str:
+    if code == "unauthenticated":
+        return "the token is unknown, expired or revoked: set SAISEI_TOKEN to another one"
+    if code == "forbidden":
+        grant = "SPACE:read" if " read " in detail else "SPACE:admin" if "administer" in detail else "SPACE:read,write"
+        return f"it takes a token with that grant: saisei token create --principal NAME --space {grant}"
+    return ""
 
 
 class HostError(CommandFailure):
@@ -40,11 +53,19 @@ class HostError(CommandFailure):
         self.problem = problem
         self.code = str(problem.get("code", "internal_error"))
         detail = problem.get("detail") or problem.get("title") or "no further details"
-        super().__init__(f"{self.code} ({status}): {detail}")
+        super().__init__(f"{self.code} ({status}): {detail}", _hint(self.code, str(detail)))
 
 
 class HostUnreachable(CommandFailure):
     """No answer: proves nothing about whether the Host accepted the request (H-181)."""
+
+
+class StreamLost(HostUnreachable):
+    """An event stream broke off and could not be resumed; it goes on after event `cursor`."""
+
+    def __init__(self, message: str, cursor: int) -> None:
+        super().__init__(message)
+        self.cursor = cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +88,14 @@ class HostClient:
         try:
             context = ssl.create_default_context(cafile=cafile)
         except OSError as error:
-            raise CommandFailure(f"cannot read the CA file {cafile}: {error}") from error
+            raise CommandFailure(
+                f"cannot read the CA file {cafile}: {error.strerror or 'it holds no certificate'}",
+                "SAISEI_CA_FILE names the authority of the Host's certificate; of a saisei dev it is tls/ca.pem",
+            ) from error
         self._http = httpx.Client(
             verify=context,
             trust_env=False,
-            timeout=CALL_SECONDS,
+            timeout=httpx.Timeout(CALL_SECONDS, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=200, max_keepalive_connections=50),
         )
         self._authorization = {"authorization": f"Bearer {connection.token}"}
@@ -148,7 +172,7 @@ class HostClient:
             if time.monotonic() > deadline:
                 raise CommandFailure(
                     f"Operation {operation['id']} is still {operation['status']} after {timeout_seconds:.0f} s",
-                    f"it goes on in the background: saisei operations show {operation['id']}",
+                    f"it goes on in the background: {self.connection.command('operations show ' + operation['id'])}",
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
@@ -207,14 +231,24 @@ class HostClient:
         )
 
     def events(
-        self, workflow_uid: str, instance_id: str, cursor: int = 0, types: list[str] | None = None
+        self,
+        workflow_uid: str,
+        instance_id: str,
+        cursor: int = 0,
+        types: list[str] | None = None,
+        *,
+        patience_seconds: float | None = None,
+        on_cut: Callable[[], None] | None = None,
     ) -> Iterator[Json]:
         """Each event after `cursor`, history and then live, until the instance has ended.
 
-        A cut connection is resumed after the last event seen, as long as the client's patience lasts without progress.
+        A cut connection is resumed after the last event seen, as long as `patience_seconds` (the client's own unless
+        given) last without progress; then StreamLost. `on_cut` is called once for each time that it broke off.
         """
+        patience = self._patience_seconds if patience_seconds is None else patience_seconds
         url = self._instance_url(workflow_uid, instance_id) + "/events"
         deadline: float | None = None
+        pause = _FIRST_PAUSE_SECONDS
         while True:
             params = {"cursor": str(cursor)} | ({"filter": ",".join(types)} if types is not None else {})
             try:
@@ -223,7 +257,7 @@ class HostClient:
                     url,
                     params=params,
                     headers=self._authorization | {"accept": "text/event-stream"},
-                    timeout=httpx.Timeout(CALL_SECONDS, read=STREAM_SILENCE_SECONDS),
+                    timeout=httpx.Timeout(CALL_SECONDS, connect=CONNECT_SECONDS, read=STREAM_SILENCE_SECONDS),
                 ) as response:
                     if response.status_code != httpx.codes.OK:
                         response.read()
@@ -235,12 +269,19 @@ class HostClient:
                         cursor = int(record.event["eventId"])
                         yield record.event
             except (httpx.HTTPError, HostError) as error:
-                if isinstance(error, HostError) and error.status != httpx.codes.SERVICE_UNAVAILABLE:
+                if isinstance(error, HostError) and error.status not in _HOST_IS_BUSY:
                     raise
-            deadline = deadline or time.monotonic() + self._patience_seconds
+                if _distrusted(error):
+                    raise self._unreachable(error) from error
+            if deadline is None:
+                deadline = time.monotonic() + patience
+                pause = _FIRST_PAUSE_SECONDS
+                if on_cut is not None:
+                    on_cut()
             if time.monotonic() > deadline:
-                raise HostUnreachable(f"the event stream of {instance_id} broke off and could not be resumed")
-            time.sleep(_FIRST_PAUSE_SECONDS)
+                raise StreamLost(f"the event stream of {instance_id} broke off and could not be resumed", cursor)
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def wait_instance(self, workflow_uid: str, instance_id: str) -> Json:
         """Follows the instance to its end and returns its final status."""
@@ -274,7 +315,9 @@ class HostClient:
         return f"{self.origin}/apis/saisei/v1/workflows/{quote(workflow_uid, safe='')}/instances"
 
     def _instance_url(self, workflow_uid: str, instance_id: str) -> str:
-        return f"{self._instances_url(workflow_uid)}/{quote(instance_id, safe='')}"
+        # A path segment "." or ".." would be taken for a step through folders, also by this HTTP library.
+        segment = quote(instance_id, safe="").replace(".", "%2E")
+        return f"{self._instances_url(workflow_uid)}/{segment}"
 
     def _mutate(self, method: str, url: str, body: Json | None, generation: int | None) -> Json:
         headers = {"idempotency-key": secrets.token_hex(16)}
@@ -305,16 +348,18 @@ class HostClient:
 
     def _send(self, method: str, url: str, *, repeatable: bool = False, **options: Any) -> httpx.Response:
         headers = self._authorization | options.pop("headers", {})
-        deadline = time.monotonic() + (self._patience_seconds if repeatable else 0.0)
+        deadline = time.monotonic() + self._patience_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 response = self._http.request(method, url, headers=headers, **options)
-                if response.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                is_busy = response.status_code == httpx.codes.SERVICE_UNAVAILABLE
+                if not repeatable or not is_busy or time.monotonic() > deadline:
                     break
             except httpx.HTTPError as error:
                 # A connection that could not be made carried no request, whatever the call.
-                if time.monotonic() > deadline:
+                may_repeat = repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if not may_repeat or _distrusted(error) or time.monotonic() > deadline:
                     raise self._unreachable(error) from error
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
@@ -323,9 +368,18 @@ class HostClient:
         return response
 
     def _unreachable(self, error: Exception) -> HostUnreachable:
-        return HostUnreachable(
-            f"{self.origin} does not answer: {error}", "is the Host running, and is this its CA file?"
-        )
+        if _distrusted(error):
+            return HostUnreachable(
+                f"the certificate of {self.origin} is not trusted: {error}",
+                f"SAISEI_CA_FILE (now {self.connection.ca_file or 'not set'}) must name the authority that signed it",
+            )
+        why = str(error) or type(error).__name__
+        return HostUnreachable(f"{self.origin} does not answer: {why}", "is the Host running, and is this its address?")
+
+
+def _distrusted(error: Exception) -> bool:
+    """Whether the connection failed on the certificate, which no repetition changes."""
+    return isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
 def _problem(response: httpx.Response) -> HostError:

@@ -10,6 +10,7 @@ import typer
 
 from saisei.control.v1 import admin_pb2
 from saisei_cli.client import Json
+from saisei_cli.connection import Connection
 from saisei_cli.console import DataDir, err, open_client, out
 from saisei_cli.failures import CommandFailure
 from saisei_cli.operator_calls import Operator, control_of
@@ -17,13 +18,13 @@ from saisei_cli.operator_calls import Operator, control_of
 app = typer.Typer(no_args_is_help=True, help="Read Operations, and settle those that need an operator.")
 
 
-def require_success(operation: Json) -> None:
+def require_success(operation: Json, connection: Connection) -> None:
     """CommandFailure with code and message of an Operation that failed."""
     if operation["status"] == "failed":
         error = operation.get("error", {})
         raise CommandFailure(
             f"the {operation['action']} failed with {error.get('code')}: {error.get('message')}",
-            f"details: saisei operations show {operation['id']}",
+            f"details: {connection.command('operations show ' + operation['id'])}",
         )
 
 

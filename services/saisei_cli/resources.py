@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from saisei_cli.client import HostClient, Json
-from saisei_cli.console import AsJson, DataDir, err, open_client, out, print_json
+from saisei_cli.console import AsJson, DataDir, err, open_client, out, print_json, print_rows
 from saisei_cli.failures import CommandFailure
 from saisei_cli.operations import require_success
 
@@ -23,7 +22,9 @@ def find(client: HostClient, named: str, space: str | None) -> Json:
     filters = {"space": space} if space else {}
     found = [resource for resource in client.resources(**filters) if named in (resource["uid"], resource["name"])]
     if not found:
-        raise CommandFailure(f"there is no Resource {named!r}", "saisei resources list shows what there is")
+        raise CommandFailure(
+            f"there is no Resource {named!r}", f"{client.connection.command('resources list')} shows what there is"
+        )
     if len(found) > 1:
         spaces = ", ".join(sorted(resource["space"] for resource in found))
         raise CommandFailure(f"several Spaces have a Resource {named!r}: {spaces}", "name one with --space")
@@ -38,11 +39,18 @@ def list_(space: Space = None, data_dir: DataDir = None, as_json: AsJson = False
     if as_json:
         print_json(items)
         return
-    table = Table("space", "name", "form", "phase", "generation", "uid")
-    for item in sorted(items, key=lambda item: (item["space"], item["name"])):
-        form = "/".join(item["form"].rstrip("/").split("/")[-2:])
-        table.add_row(item["space"], item["name"], form, item["phase"], str(item["generation"]), item["uid"])
-    out.print(table)
+    print_rows(
+        ("space", "name", "form", "phase", "generation", "uid"),
+        [
+            (item["space"], item["name"], form_name(item["form"]), item["phase"], str(item["generation"]), item["uid"])
+            for item in sorted(items, key=lambda item: (item["space"], item["name"]))
+        ],
+    )
+
+
+def form_name(url: str) -> str:
+    """`DurableWorkflow/0.3.0` of a Form's URL."""
+    return "/".join(url.rstrip("/").split("/")[-2:])
 
 
 @app.command()
@@ -58,5 +66,5 @@ def delete(named: Named, space: Space = None, data_dir: DataDir = None) -> None:
     with open_client(data_dir) as client:
         resource = find(client, named, space)
         operation = client.delete_resource(resource["uid"], resource["generation"])
-        require_success(client.wait_operation(operation))
+        require_success(client.wait_operation(operation), client.connection)
         err.print(f"deleted {resource['name']} ({resource['uid']})")

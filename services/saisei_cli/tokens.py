@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from saisei_cli.access import Access, SpaceGrant
-from saisei_cli.console import AsJson, out, print_json
+from saisei_cli.console import AsJson, print_json, print_rows
 from saisei_cli.operator_calls import control_of
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke tokens of principals.")
@@ -56,12 +55,20 @@ def list_(
     if as_json:
         print_json(found)
         return
-    table = Table("id", "principal", "spaces", "created", "expires", "revoked")
-    for item in found:
-        spaces = " ".join(f"{space}:{','.join(rights)}" for space, rights in item["spaces"].items())
-        ends = item["expiresAt"] or "", item["revokedAt"] or ""
-        table.add_row(item["id"], item["principal"], spaces, item["createdAt"], *ends)
-    out.print(table)
+    print_rows(
+        ("id", "principal", "spaces", "created", "expires", "revoked"),
+        [
+            (
+                item["id"],
+                item["principal"],
+                " ".join(f"{space}:{','.join(rights)}" for space, rights in item["spaces"].items()),
+                item["createdAt"],
+                item["expiresAt"] or "",
+                item["revokedAt"] or "",
+            )
+            for item in found
+        ],
+    )
 
 
 def _described(token: Any) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from saisei_cli.client import HostClient, Json
-from saisei_cli.console import AsJson, DataDir, open_client, out, parse_document, print_json
+from saisei_cli.client import HostClient, HostError, Json, StreamLost
+from saisei_cli.console import AsJson, DataDir, err, open_client, out, parse_document, print_json, print_rows
 from saisei_cli.deploy.apply import DURABLE_WORKFLOW
 from saisei_cli.failures import CommandFailure
 
@@ -19,6 +19,9 @@ app = typer.Typer(no_args_is_help=True, help="Create, watch and steer instances 
 Workflow = Annotated[str, typer.Argument(help="The workflow's UID or Resource name.")]
 InstanceId = Annotated[str, typer.Argument(metavar="ID", help="The instance's id.")]
 Space = Annotated[str | None, typer.Option("--space", help="Space of the workflow, when its name is used in several.")]
+
+# How long `tail` waits for a Host that was restarted.
+TAIL_PATIENCE_SECONDS = 300.0
 
 STATUS_COLOURS = {
     "queued": "cyan",
@@ -36,7 +39,9 @@ def find_workflow(client: HostClient, workflow: str, space: str | None) -> str:
     filters = {"form": DURABLE_WORKFLOW} | ({"space": space} if space else {})
     found = [resource for resource in client.resources(**filters) if workflow in (resource["uid"], resource["name"])]
     if not found:
-        raise CommandFailure(f"there is no workflow {workflow!r}", "saisei resources list shows what there is")
+        raise CommandFailure(
+            f"there is no workflow {workflow!r}", f"{client.connection.command('resources list')} shows what there is"
+        )
     if len(found) > 1:
         spaces = ", ".join(sorted(resource["space"] for resource in found))
         raise CommandFailure(f"several Spaces have a workflow {workflow!r}: {spaces}", "name one with --space")
@@ -54,7 +59,15 @@ def create(
     """Queue a new instance; prints its id and status as JSON."""
     document = parse_document("--params", params)
     with open_client(data_dir) as client:
-        print_json(client.create_instance(find_workflow(client, workflow, space), instance_id, document))
+        uid = find_workflow(client, workflow, space)
+        try:
+            print_json(client.create_instance(uid, instance_id, document))
+        except HostError as error:
+            if error.code == "backend_unavailable":
+                raise CommandFailure(
+                    error.message, "if the workflow's Worker has no active Deployment, `saisei deploy DIR` makes one"
+                ) from error
+            raise
 
 
 @app.command("list")
@@ -73,29 +86,27 @@ def list_(
     if as_json:
         print_json(items)
         return
-    table = Table("id", "status", "result")
-    for item in items:
-        table.add_row(escape(item["id"]), _status(item), escape(_result(item)))
-    out.print(table)
+    print_rows(("id", "status", "result"), [(item["id"], item["status"], _result(item)) for item in items])
 
 
 @app.command()
 def show(
     workflow: Workflow, instance_id: InstanceId, space: Space = None, data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Show one instance: its status, output or error, and its steps."""
+    """Show one instance: its status, output or error, its steps, what failed in them and what they wait for."""
     with open_client(data_dir) as client:
         uid = find_workflow(client, workflow, space)
         instance, steps = client.instance(uid, instance_id), client.steps(uid, instance_id)
+        add_causes(client, uid, instance_id, steps)
     if as_json:
         print_json(instance | {"steps": steps})
         return
     out.print(f"{escape(instance['id'])}  {_status(instance)}  {escape(_result(instance))}")
-    table = Table("step", "kind", "state", "failed attempts")
-    for step in steps:
-        failed = str(step.get("failedAttempts", 0))
-        table.add_row(escape(str(step.get("name"))), str(step.get("kind")), str(step.get("state")), failed)
-    out.print(table)
+    rows = [
+        (str(step["name"]), str(step["kind"]), str(step["state"]), str(step["failedAttempts"]), _about(step))
+        for step in steps
+    ]
+    print_rows(("step", "kind", "state", "failed attempts", "about"), rows)
 
 
 @app.command()
@@ -111,11 +122,25 @@ def tail(
     """Print the instance's events, history first and then live, until it ends."""
     with open_client(data_dir) as client:
         uid = find_workflow(client, workflow, space)
-        for event in client.events(uid, instance_id, cursor, types.split(",") if types is not None else None):
-            if as_json:
-                print_json(event)
-            else:
-                out.print(describe_event(event))
+        try:
+            for event in client.events(
+                uid,
+                instance_id,
+                cursor,
+                types.split(",") if types is not None else None,
+                patience_seconds=TAIL_PATIENCE_SECONDS,
+                on_cut=lambda: err.print("the Host does not answer; waiting for it", style="dim"),
+            ):
+                if as_json:
+                    print(json.dumps(event, ensure_ascii=False), flush=True)
+                else:
+                    out.print(describe_event(event))
+        except StreamLost as lost:
+            words = ["workflows", "tail", workflow, instance_id, "--cursor", str(lost.cursor)]
+            words += ["--filter", types] if types is not None else []
+            words += ["--space", space] if space is not None else []
+            words += ["--json"] if as_json else []
+            raise CommandFailure(lost.message, f"go on with: {client.connection.command(shlex.join(words))}") from lost
 
 
 @app.command("send-event")
@@ -127,10 +152,11 @@ def send_event(
     space: Space = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Send an event to an instance; returns once it is durably accepted."""
+    """Send an event to an instance; prints id and type as JSON once it is durably accepted."""
     document = parse_document("--payload", payload)
     with open_client(data_dir) as client:
         client.send_event(find_workflow(client, workflow, space), instance_id, event_type, document)
+        print_json({"id": instance_id, "event": event_type, "accepted": True})
 
 
 @app.command()
@@ -147,13 +173,46 @@ def describe_event(event: Json) -> str:
         for key, value in event.items()
         if key not in ("instanceId", "eventId", "timestamp", "type", "config")
     }
-    text = "  ".join(f"{key}={_short(value)}" for key, value in special.items())
+    text = "  ".join(f"{key}={_text(value)}" for key, value in special.items())
     return f"[dim]{event['eventId']:>4}[/]  {event['type']:<20} {escape(text)}"
 
 
-def _short(value: Any, limit: int = 100) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def add_causes(client: HostClient, uid: str, instance_id: str, steps: list[Json]) -> None:
+    """Gives steps `lastError` (of the last failed attempt) and `eventType` (of a wait), from the instance's events."""
+    missing = sum(step["failedAttempts"] for step in steps) + sum(step["kind"] == "wait" for step in steps)
+    if missing == 0:
+        return
+    known = {step["name"]: step for step in steps}
+    for event in client.events(uid, instance_id, types=["attempt_errored", "wait_started"]):
+        step = known.get(event["stepName"])
+        if step is not None and event["type"] == "attempt_errored":
+            step["lastError"] = event["error"]
+        elif step is not None:
+            step["eventType"] = event["eventType"]
+        missing -= 1
+        # So many such events exist already; the next one may never come.
+        if missing == 0:
+            return
+
+
+def _about(step: Json) -> str:
+    """What a reader of a step wants to know: why it failed, what it waits for, until when."""
+    parts = []
+    if "lastError" in step:
+        error = step["lastError"]
+        parts.append(f"{error['name']}: {error['message']}".removesuffix(": "))
+    elif "error" in step:
+        parts.append(str(step["error"]))
+    if "eventType" in step:
+        parts.append(f"event {_text(step['eventType'])}")
+    if "dueAt" in step:
+        word = {"wait": "timeout", "sleep": "until"}.get(step["kind"], "next attempt")
+        parts.append(f"{word} {step['dueAt']}")
+    return "; ".join(parts)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _status(instance: Json) -> str:
@@ -164,5 +223,5 @@ def _status(instance: Json) -> str:
 def _result(instance: Json) -> str:
     if "error" in instance:
         error = instance["error"]
-        return _short(f"{error['reason']}: {error.get('message', '')}".removesuffix(": "))
-    return _short(instance["output"]) if "output" in instance else ""
+        return f"{error['reason']}: {error.get('message', '')}".removesuffix(": ")
+    return _text(instance["output"]) if "output" in instance else ""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets as random
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,9 +77,21 @@ def deploy(
     deletes the Worker's Versions and Bundles that its Deployment no longer uses.
     """
     steps = _Deploy(client, project, secrets, say)
-    deployed = steps.apply()
-    if prune:
-        steps.prune()
+    try:
+        deployed = steps.apply()
+        if prune:
+            steps.prune()
+    except CommandFailure as failure:
+        made = [f"{each.form} {each.name}" for each in steps.result.changes if each.verb in ("created", "updated")]
+        if made:
+            folder = shlex.quote(str(project.folder))
+            left = (
+                f"left so far: {', '.join(made)}\n"
+                f"go on with: {client.connection.command('deploy ' + folder)}; "
+                f"remove everything with: {client.connection.command('destroy ' + folder)}"
+            )
+            failure.hint = f"{failure.hint}\n{left}" if failure.hint else left
+        raise
     return deployed
 
 
@@ -91,10 +105,10 @@ class _Deploy:
         self._project = project
         self._secrets = dict(secrets)
         self._say = say
-        self._result = Deployed()
+        self.result = Deployed()
 
     def apply(self) -> Deployed:
-        result = self._result
+        result = self.result
         file = self._project.file
         result.worker_uid = self._ensure(MODULE_WORKER, file.name, {})["uid"]
         bundle_uid = self._bundle()
@@ -103,7 +117,7 @@ class _Deploy:
             # A class that the current allocation lacks: give it to the Worker first, then make the Workflow (DW-10).
             self._activate(self._version(bundle_uid))
             for entry in missing:
-                result.workflows[entry.name] = self._workflow(entry)
+                result.workflows[entry.name] = self._workflow_of_class(entry)
         result.version_uid = self._version(bundle_uid)
         self._activate(result.version_uid)
         if file.endpoint:
@@ -115,7 +129,7 @@ class _Deploy:
     def prune(self) -> None:
         """What is still held, by a context that has not ended yet for example, stays for the next time."""
         prefix = self._project.file.name
-        current = self._result.version_uid
+        current = self.result.version_uid
         kept_bundle = self._client.resource(current)["spec"].get("bundle", {}).get("resourceUid")
         for form, part in ((WORKER_VERSION, ".version."), (WORKER_BUNDLE, ".bundle.")):
             for resource in list(self._client.resources(space=self._project.file.space, form=form)):
@@ -131,7 +145,7 @@ class _Deploy:
                     self._note(form, resource["name"], "deleted")
 
     def _of_worker(self) -> Json:
-        return {"worker": {"resourceUid": self._result.worker_uid}}
+        return {"worker": {"resourceUid": self.result.worker_uid}}
 
     def _bundle(self) -> str:
         files = self._project.files
@@ -158,16 +172,49 @@ class _Deploy:
         missing = []
         for entry in self._project.file.workflows:
             try:
-                self._result.workflows[entry.name] = self._workflow(entry)
+                self.result.workflows[entry.name] = self._workflow(entry)
             except HostError as error:
                 if error.code != "dependency_conflict":
                     raise
                 missing.append(entry)
         return missing
 
+    def _workflow_of_class(self, entry: WorkflowEntry) -> str:
+        """As `_workflow`, for code that is active by now: what is missing then is the class."""
+        try:
+            return self._workflow(entry)
+        except HostError as error:
+            if error.code != "dependency_conflict":
+                raise
+            what = f"[[workflows]] {entry.name!r} with class = {entry.class_name!r}: {error.message}"
+            raise CommandFailure(what, class_hint(self._project, entry.class_name)) from error
+
     def _workflow(self, entry: WorkflowEntry) -> str:
+        existing = self._client.find_resource(self._project.file.space, entry.name)
+        if existing is not None and existing["form"] == DURABLE_WORKFLOW and existing["phase"] != "deleting":
+            self._refuse_other(entry, existing)
         spec = self._of_worker() | {"className": entry.class_name}
         return str(self._ensure(DURABLE_WORKFLOW, entry.name, spec)["uid"])
+
+    def _refuse_other(self, entry: WorkflowEntry, existing: Json) -> None:
+        """Worker and class of a Workflow never change (DW-06)."""
+        name, spec = entry.name, existing["spec"]
+        uid = spec.get("worker", {}).get("resourceUid")
+        remove = self._client.connection.command(f"resources delete {name} --space {self._project.file.space}")
+        if uid != self.result.worker_uid:
+            owner = next(
+                (item["name"] for item in self._client.resources(form=MODULE_WORKER) if item["uid"] == uid), uid
+            )
+            raise CommandFailure(
+                f"the workflow name {name!r} in Space {self._project.file.space!r} belongs to the Worker {owner!r}",
+                f"give the workflow another name in saisei.toml, or delete that one with its instances: {remove}",
+            )
+        if spec.get("className") != entry.class_name:
+            raise CommandFailure(
+                f"the workflow {name!r} is made of the class {spec.get('className')!r}, which cannot change"
+                f" to {entry.class_name!r}",
+                f"keep the class's name, add another [[workflows]], or delete it with its instances: {remove}",
+            )
 
     def _version(self, bundle_uid: str) -> str:
         """A Version with Bindings to the Workflows that exist by now."""
@@ -178,9 +225,9 @@ class _Deploy:
         if file.secrets:
             spec["requiredSensitiveVars"] = sorted(file.secrets)
         bindings = [
-            {"name": entry.binding, "resource": {"resourceUid": self._result.workflows[entry.name]}}
+            {"name": entry.binding, "resource": {"resourceUid": self.result.workflows[entry.name]}}
             for entry in file.workflows
-            if entry.binding and entry.name in self._result.workflows
+            if entry.binding and entry.name in self.result.workflows
         ]
         if bindings:
             spec["workflowBindings"] = bindings
@@ -192,7 +239,7 @@ class _Deploy:
     def _activate(self, version_uid: str) -> None:
         versions = [{"workerVersion": {"resourceUid": version_uid}, "weight": ALL_WEIGHT}]
         spec = self._of_worker() | {"versions": versions}
-        self._result.deployment_uid = self._ensure(WORKER_DEPLOYMENT, f"{self._project.file.name}.deployment", spec)[
+        self.result.deployment_uid = self._ensure(WORKER_DEPLOYMENT, f"{self._project.file.name}.deployment", spec)[
             "uid"
         ]
 
@@ -232,15 +279,44 @@ class _Deploy:
         if settled["status"] == "failed":
             error: dict[str, Any] = settled.get("error", {})
             what = f"{_kind(form)} {name}: the {settled['action']} failed"
+            details = self._client.connection.command(f"operations show {settled['id']}")
+            hint = self._hint(str(error.get("code")), str(error.get("message")))
             raise CommandFailure(
                 f"{what} with {error.get('code')}: {error.get('message')}",
-                f"details: saisei operations show {settled['id']}",
+                f"{hint}\ndetails: {details}" if hint else f"details: {details}",
             )
+
+    def _hint(self, code: str, message: str) -> str:
+        """What in saisei.toml or in the code mends a failure of that code."""
+        if code == "handlers_mismatch":
+            declared = json.dumps(self._project.file.declared_handlers)
+            return (
+                f"saisei.toml declares the handlers {declared} (endpoint = true declares fetch, handlers = [...] any); "
+                f"the default export of {self._project.file.main} must have exactly these methods"
+            )
+        if code == "default_export_invalid":
+            what = "export default {} or export default { fetch(request, env, ctx) { … } }"
+            return f"end {self._project.file.main} with: {what}"
+        for entry in self._project.file.workflows:
+            if "workflow class" in message and repr(entry.class_name) in message:
+                return class_hint(self._project, entry.class_name)
+        return ""
 
     def _note(self, form: str, name: str, verb: str) -> None:
         change = Change(_kind(form), name, verb)
-        self._result.changes.append(change)
+        self.result.changes.append(change)
         self._say(change)
+
+
+def class_hint(project: Project, class_name: str) -> str:
+    """Whether the main module seems not to export the class, or to export one without `run`."""
+    main = next(file for file in project.files if file.path == project.file.main)
+    text = main.content.decode(errors="replace")
+    name = re.escape(class_name)
+    exported = rf"export\s+(?:class|const|let|var|function)\s+{name}\b|export\s*\{{[^}}]*\b{name}\b[^}}]*\}}"
+    if re.search(exported, text):
+        return f"{main.path} exports {class_name}: it must be a class with a method run(event, step)"
+    return f"{main.path} does not export it: write `export class {class_name} {{ async run(event, step) {{ … }} }}`"
 
 
 def _kind(form: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -44,8 +45,8 @@ def _print(deployed: apply.Deployed, origin: str, ca_file: str) -> None:
         out.print(f"workflow  {name}  {uid}")
     if deployed.url is not None:
         out.print(f"url       {deployed.url}")
+        ca = f"--cacert {shlex.quote(ca_file)} " if ca_file else ""
         authority = origin.removeprefix("https://")
-        if ":" in authority:
-            # The Endpoint's address has no port (EP-03); this Host listens on one.
-            ca = f"--cacert {ca_file} " if ca_file else ""
-            err.print(f"try       curl {ca}--connect-to ::{authority} {deployed.url}")
+        # The Endpoint's address has no port (EP-03); a dev Host listens on one.
+        to = f"--connect-to ::{authority} " if ":" in authority else ""
+        out.print(f"try       curl {ca}{to}{deployed.url}")

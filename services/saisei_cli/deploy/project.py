@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from saisei_cli.failures import CommandFailure
 
@@ -52,7 +53,7 @@ class ProjectFile(_Closed):
     main: str
     modules: list[str] = []
     handlers: list[_Handler] | None = None
-    endpoint: bool = False
+    endpoint: StrictBool = False
     vars: dict[str, Any] = {}
     secrets: list[str] = []
     workflows: list[WorkflowEntry] = []
@@ -85,21 +86,62 @@ class Project:
 
 
 def read_project(folder: Path) -> Project:
-    """CommandFailure names the file, the key and what is wrong with it."""
-    source = folder / PROJECT_FILE
+    """The project of a folder, or of its saisei.toml. CommandFailure names the file, the key and what is wrong."""
+    if folder.name == PROJECT_FILE and folder.is_file():
+        folder = folder.parent
+    file = read_project_file(folder)
+    return Project(file, folder, _read_files(folder / PROJECT_FILE, folder, file))
+
+
+def read_project_file(folder: Path) -> ProjectFile:
+    """What saisei.toml says, without the files that it names."""
+    source = folder if folder.name == PROJECT_FILE and folder.is_file() else folder / PROJECT_FILE
     try:
-        values = tomllib.loads(source.read_text())
-    except FileNotFoundError as error:
-        raise CommandFailure(f"there is no {source}", "name the folder that has a saisei.toml") from error
+        values = tomllib.loads(source.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = "there is no" if isinstance(error, FileNotFoundError | NotADirectoryError) else "cannot read"
+        raise CommandFailure(f"{why} {source}", "name the folder that has a saisei.toml") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CommandFailure(f"{source} is not TOML: {error}") from error
     try:
         file = ProjectFile.model_validate(values)
     except ValidationError as error:
-        faults = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()]
-        raise CommandFailure(f"{source} is not a project: " + "; ".join(faults)) from error
+        raise CommandFailure(f"{source} is not a project: " + "; ".join(map(_fault, error.errors()))) from error
     _refuse_shared_names(source, file)
-    return Project(file, folder, _read_files(source, folder, file))
+    return file
+
+
+def _fault(fault: Any) -> str:
+    """One mistake: the key, what is wrong with its value, and what it may be."""
+    where = ".".join(str(part) for part in fault["loc"])
+    value = fault["input"]
+    match fault["type"]:
+        case "extra_forbidden":
+            key = str(fault["loc"][-1])
+            known = _keys(WorkflowEntry if fault["loc"][0] == "workflows" else ProjectFile)
+            near = difflib.get_close_matches(key, known, 1, 0.6)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            return f"{where}: there is no such key{meant}; the keys are {', '.join(known)}"
+        case "missing":
+            return f"{where}: is required"
+        case "bool_type":
+            return f"{where}: write true or false, without quotes, not {value!r}"
+        case "string_type":
+            return f"{where}: write a text in quotes, not {value!r}"
+        case "list_type":
+            return f"{where}: write a list, for example [{value!r}]"
+        case "model_type" if fault["loc"][0] == "workflows":
+            return f'{where}: write [[workflows]] with name = "…" and class = "…"'
+        case "string_pattern_mismatch":
+            return (
+                f"{where}: {value!r} has characters that a name cannot have, or is too long ({fault['ctx']['pattern']})"
+            )
+        case _:
+            return f"{where}: {str(fault['msg']).removeprefix('Input ').removeprefix('Value error, ')}, not {value!r}"
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _refuse_shared_names(source: Path, file: ProjectFile) -> None:

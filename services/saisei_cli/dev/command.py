@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class LogLevel(StrEnum):
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
 
 
 def dev(
@@ -14,11 +22,15 @@ def dev(
     virtual_clock: Annotated[
         bool, typer.Option("--virtual-clock", help="Time stands still until a test advances it.")
     ] = False,
-    preview_forms: Annotated[bool, typer.Option(help="Take Forms that are not complete yet.")] = True,
+    preview_forms: Annotated[
+        bool, typer.Option(help="Take Forms that this version serves in part; workflows and Workers need none.")
+    ] = True,
     workers_domain: Annotated[str, typer.Option(help="Parent of the Workers' hostnames.")] = "workers.localhost",
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    log_level: Annotated[LogLevel, typer.Option(case_sensitive=False, help="What the logs hold.")] = LogLevel.INFO,
 ) -> None:
     """Run a whole Host on this machine: three services, a local CA, a token. One JSON line on stdout says when ready.
+
+    That line and the data folder hold secrets (token, keys): keep both to yourself.
 
     Ctrl-C (or SIGTERM) drains and ends with status 0. The data folder's dev.json holds the ready line with current
     pids.
@@ -26,4 +38,4 @@ def dev(
     from saisei_cli.dev.layout import DataFolder  # noqa: PLC0415 - gRPC loads slowly, and only this command needs it
     from saisei_cli.dev.supervisor import DevOptions, main  # noqa: PLC0415
 
-    main(DevOptions(DataFolder.at(data_dir), listen, virtual_clock, preview_forms, workers_domain, log_level.upper()))
+    main(DevOptions(DataFolder.at(data_dir), listen, virtual_clock, preview_forms, workers_domain, log_level.value))

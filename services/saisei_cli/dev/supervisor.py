@@ -211,6 +211,7 @@ async def _run(options: DevOptions, run_folder: Path, stop: asyncio.Event) -> No
         publish(supervisor.pids)
         print(json.dumps(description), flush=True)
         say(f"ready at {origin} (logs: {data.root / 'logs'}; stop with Ctrl-C)")
+        say(f"the line above and {data.root} hold the token and the keys of this Host: keep them to yourself")
         await _first_of(stop.wait(), supervisor.failed(), stop)
         say("stopping")
     finally:

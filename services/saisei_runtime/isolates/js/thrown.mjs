@@ -98,7 +98,8 @@ function places(/** @type {string} */ stack) {
   return withoutTags(text);
 }
 
-const isOwnPlace = (/** @type {string} */ line) => !StringIncludes(line, "file:///") && !StringIncludes(line, "node:");
+const isOwnPlace = (/** @type {string} */ line) =>
+  !StringIncludes(line, "file:///") && !StringIncludes(line, "node:") && !StringIncludes(line, "(<anonymous>)");
 
 /** Text without the lines of stacks that show files of the Host. */
 export function withoutHostPlaces(/** @type {string} */ text) {

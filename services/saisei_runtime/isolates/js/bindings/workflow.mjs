@@ -19,7 +19,7 @@ import {
   quote,
 } from "../intrinsics.mjs";
 import { DocumentFault, decodeDocument, encodeDocument } from "../documents.mjs";
-import { isText, readOptions, resolveWith } from "../step.mjs";
+import { isText, optionsFault, readOptions, resolveWith } from "../step.mjs";
 
 const EVENT_TYPES = new SafeSet([
   "workflow_queued", "workflow_started", "workflow_running", "workflow_paused", "workflow_waiting_for_pause", "workflow_waiting",
@@ -45,7 +45,7 @@ export function workflowBinding(env, name) {
   return ObjectFreeze({
     create: (/** @type {unknown} */ input) => {
       const given = input === undefined ? readOptions({ __proto__: null }, CREATE_KEYS) : readOptions(input, CREATE_KEYS);
-      if (given === null) return badArgument("create takes {id?, params?}");
+      if (given === null) return badArgument(`create takes {id?, params?}; ${optionsFault(input, CREATE_KEYS)}`);
       const { id, params } = /** @type {any} */ (given);
       if (id !== undefined && !isText(id)) return badArgument("id is a string of 1 to 256 characters without lone surrogates");
       const body = params === undefined ? null : encodeDocument(params);
@@ -74,7 +74,7 @@ function instance(
     status: () => env.call(name, "status", `{${self}}`, null, readStatus),
     sendEvent: (/** @type {unknown} */ input) => {
       const given = /** @type {any} */ (readOptions(input, EVENT_KEYS));
-      if (given === null) return badArgument("sendEvent takes {type, payload?}");
+      if (given === null) return badArgument(`sendEvent takes {type, payload?}; ${optionsFault(input, EVENT_KEYS)}`);
       if (!isText(given.type)) return badArgument("type is a string of 1 to 256 characters without lone surrogates");
       const body = given.payload === undefined ? null : encodeDocument(given.payload);
       if (body instanceof DocumentFault) {

@@ -1,0 +1,69 @@
+"""The command `saisei destroy`: deletes what `saisei deploy` made, in the order that always works (DW-10, WD-12)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saisei_cli.client import HostClient, Json
+from saisei_cli.console import DataDir, err, open_client
+from saisei_cli.deploy.apply import (
+    DURABLE_WORKFLOW,
+    MODULE_WORKER,
+    WORKER_BUNDLE,
+    WORKER_DEPLOYMENT,
+    WORKER_VERSION,
+)
+from saisei_cli.deploy.project import ProjectFile, read_project_file
+from saisei_cli.failures import CommandFailure
+from saisei_cli.operations import require_success
+from saisei_cli.resources import form_name
+
+_LAST_FIRST = (WORKER_DEPLOYMENT, WORKER_VERSION, DURABLE_WORKFLOW, WORKER_BUNDLE, MODULE_WORKER)
+
+
+def destroy(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with the saisei.toml of the app.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete an app: its Worker with Versions, Bundles and Endpoint, its workflows and all their instances."""
+    file = read_project_file(folder)
+    with open_client(data_dir) as client:
+        doomed = belongings(client, file)
+        if not doomed:
+            err.print(f"nothing of {file.name} is in the Space {file.space}")
+            return
+        if not yes:
+            _ask(file, doomed)
+        for resource in doomed:
+            operation = client.delete_resource(resource["uid"], resource["generation"])
+            require_success(client.wait_operation(operation), client.connection)
+            err.print(f"[green]{'deleted':>9}[/]  {form_name(resource['form'])} {resource['name']}")
+
+
+def belongings(client: HostClient, file: ProjectFile) -> list[Json]:
+    """What belongs to the app's Worker, in the order in which it can go."""
+    there = list(client.resources(space=file.space))
+    worker = next((item for item in there if item["form"] == MODULE_WORKER and item["name"] == file.name), None)
+    prefix = f"{file.name}.bundle."
+    found = [item for item in there if item["form"] == WORKER_BUNDLE and item["name"].startswith(prefix)]
+    if worker is not None:
+        found.append(worker)
+        uid = worker["uid"]
+        found += [item for item in there if item["spec"].get("worker", {}).get("resourceUid") == uid]
+    # Endpoints, and whatever else is attached to the Worker, come before all that is in the list.
+    return sorted(found, key=lambda item: _LAST_FIRST.index(item["form"]) if item["form"] in _LAST_FIRST else -1)
+
+
+def _ask(file: ProjectFile, doomed: list[Json]) -> None:
+    for resource in doomed:
+        instances = ", with all its instances" if resource["form"] == DURABLE_WORKFLOW else ""
+        err.print(f"          {form_name(resource['form'])} {resource['name']}{instances}")
+    if not sys.stdin.isatty():
+        raise CommandFailure("destroy asks before it deletes, and nobody can answer here", "say --yes")
+    if not typer.confirm(f"Delete all of this from the Space {file.space}?", err=True):
+        raise CommandFailure("nothing was deleted")
