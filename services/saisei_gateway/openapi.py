@@ -178,9 +178,7 @@ def _extension_paths() -> Schema:
         _query("filter", {"type": "string", "description": "Comma-separated event types; empty matches nothing"}),
     ]
     ended = _json("The instance has ended", _object({"id": _INSTANCE_ID, "status": _ref("InstanceStatus")}))
-    steps = _json(
-        "In order of first registration", _object({"items": {"type": "array", "items": _ref("Step")}}, ["items"])
-    )
+    steps = _json("In order of first registration", _page(_ref("Step")))
     return {
         "/artifacts/v1/sha256/{digest}": {"put": upload},
         INSTANCES: {
@@ -198,7 +196,9 @@ def _extension_paths() -> Schema:
             "post": _operation("Send an event", one, event, {"200": _json("Durably accepted", _object({}))}),
         },
         INSTANCES + "/{id}:terminate": {"post": _operation("Terminate", one, answers={"200": ended})},
-        INSTANCES + "/{id}/steps": {"get": _operation("Step journal", one, answers={"200": steps})},
+        INSTANCES + "/{id}/steps": {
+            "get": _operation("Step journal", [*one, _query("cursor", _STRING)], answers={"200": steps})
+        },
     }
 
 

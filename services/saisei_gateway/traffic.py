@@ -165,7 +165,8 @@ class Exchange:
             raise SaiseiError("internal_error", "The Worker's response had no head.")
         self.status = first.head.status
         bodiless = first.head.status in BODILESS or self._request.method == "HEAD"
-        await send({"type": "http.response.start", "status": self.status, "headers": _response_headers(first.head)})
+        headers = _response_headers(first.head, keep_length=self._request.method == "HEAD")
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
         try:
             while (message := await rpc.read()) is not grpc.aio.EOF and not message.end:
                 if message.data and not bodiless:
@@ -180,9 +181,11 @@ class Exchange:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _response_headers(head: pb.ResponseHead) -> list[tuple[bytes, bytes]]:
-    """The server writes its own Date, and frames a response without a body itself."""
-    dropped = frozenset({"content-length", "date"}) if head.status in BODILESS else frozenset({"date"})
+def _response_headers(head: pb.ResponseHead, *, keep_length: bool) -> list[tuple[bytes, bytes]]:
+    """The server writes its own Date and frames the body itself: a Worker's Content-Length is a claim that its streamed
+    body may not keep, and a wrong one would break the connection. `keep_length`: there is no body to contradict it."""
+    length = keep_length and head.status not in BODILESS
+    dropped = frozenset({"date"}) if length else frozenset({"content-length", "date"})
     pairs = end_to_end(((header.name.lower(), header.value) for header in head.headers), dropped)
     encoded = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in pairs]
     return [*encoded, (b"content-length", b"0")] if head.status == 205 else encoded

@@ -54,8 +54,7 @@ async def list_instances(call: Call) -> Response:
     )
     page = await answer_of(call.backends.workflows.ListInstances(request, metadata=call.metadata, timeout=CALL_SECONDS))
     items = b",".join(instance_json(item, with_times=True) for item in page.items)
-    cursor = _text(page.next_cursor) if page.HasField("next_cursor") else b"null"
-    return json_bytes(b'{"items":[' + items + b'],"nextCursor":' + cursor + b"}")
+    return json_bytes(_page_json(items, page))
 
 
 async def create_instance(call: Call) -> Response:
@@ -119,10 +118,15 @@ async def terminate(call: Call) -> Response:
 
 
 async def list_steps(call: Call) -> Response:
-    read_query(call.request)
-    request = pb.ListStepsRequest(workflow_uid=call.identifier("uid"), id=instance_id(call))
-    answer = await answer_of(call.backends.workflows.ListSteps(request, metadata=call.metadata, timeout=CALL_SECONDS))
-    return json_bytes(b'{"items":[' + b",".join(map(step_json, answer.steps)) + b"]}")
+    query = read_query(call.request, ("cursor",))
+    request = pb.ListStepsRequest(workflow_uid=call.identifier("uid"), id=instance_id(call), cursor=query.get("cursor"))
+    page = await answer_of(call.backends.workflows.ListSteps(request, metadata=call.metadata, timeout=CALL_SECONDS))
+    return json_bytes(_page_json(b",".join(map(step_json, page.steps)), page))
+
+
+def _page_json(items: bytes, page: pb.ListInstancesResponse | pb.ListStepsResponse) -> bytes:
+    cursor = _text(page.next_cursor) if page.HasField("next_cursor") else b"null"
+    return b'{"items":[' + items + b'],"nextCursor":' + cursor + b"}"
 
 
 def instance_id(call: Call) -> str:

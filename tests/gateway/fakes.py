@@ -437,6 +437,9 @@ class _Invocation(invocation_pb2_grpc.InvocationServiceServicer):
                 yield _head(200, ("content-length", "100"))
                 yield invocation_pb2.FetchResponse(data=b"half")
                 raise SaiseiError("backend_unavailable", "the context was lost")
+            case "wrong-length":
+                yield _head(200, ("content-length", "2"))
+                yield invocation_pb2.FetchResponse(data=b"longer than two")
             case "not-modified":
                 yield _head(304, ("content-length", "12"), ("etag", '"x"'))
             case _:

@@ -193,7 +193,8 @@ async def test_terminate_and_steps(host: Host) -> None:
                 "createdAt": "1970-01-01T00:00:00.002Z",
                 "dueAt": "1970-01-01T00:00:00.003Z",
             },
-        ]
+        ],
+        "nextCursor": None,
     }
 
 

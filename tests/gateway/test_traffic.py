@@ -164,6 +164,13 @@ async def test_disconnect_while_uploading(host: Host) -> None:
     await eventually(lambda: host.runtime.open_fetches == 0)
 
 
+async def test_a_wrong_length_of_the_worker_harms_nobody(host: Host) -> None:
+    """MW-23: the body goes out as it was streamed, whatever Content-Length the Worker claimed."""
+    response = await host.worker("GET", "/wrong-length")
+    assert (response.status_code, response.content) == (200, b"longer than two")
+    assert "content-length" not in response.headers
+
+
 async def test_broken_response_is_cut(host: Host) -> None:
     """MW-23, H-181: a response that breaks off is not passed off as a whole one."""
     response = await host.worker("GET", "/broken")

@@ -80,7 +80,11 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
         require_service(context, self._credential)
         workflow = self._state.hosted_workflow(request.workflow_uid)
         ready = workflow is not None and self._state.allocation(workflow.worker_uid) is not None
-        return pb.ObserveResponse(ready=ready, instance_counts=await self._engine.counts(request.workflow_uid))
+        return pb.ObserveResponse(
+            ready=ready,
+            instance_counts=await self._engine.counts(request.workflow_uid),
+            open_subscriptions=self._engine.open_subscriptions(request.workflow_uid),
+        )
 
     async def AdvanceClock(self, request: pb.AdvanceClockRequest, context: Context) -> pb.AdvanceClockResponse:
         require_service(context, self._credential)

@@ -87,8 +87,9 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
 
     async def ListSteps(self, request: pb.ListStepsRequest, context: Context) -> pb.ListStepsResponse:
         await self._admit(request.workflow_uid, context)
-        steps = await self._engine.steps(request.workflow_uid, _instance_id(request.id))
-        return pb.ListStepsResponse(steps=[_step(step) for step in steps])
+        cursor = request.cursor if request.HasField("cursor") else None
+        steps, next_cursor = await self._engine.steps(request.workflow_uid, _instance_id(request.id), cursor)
+        return pb.ListStepsResponse(steps=[_step(step) for step in steps], next_cursor=next_cursor)
 
     async def SendEvent(self, request: pb.SendEventRequest, context: Context) -> pb.SendEventResponse:
         await self._admit(request.workflow_uid, context, write=True)

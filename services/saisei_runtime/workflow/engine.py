@@ -44,6 +44,10 @@ __all__ = ["EngineSettings", "EventRecord", "InstanceView", "StepView", "Subscri
 _log = logging.getLogger(__name__)
 
 LIST_MAX = 500
+# Documents in one page of a list, in bytes, and rows that one query reads: a page fits a message of 4 MiB.
+PAGE_BYTES = 2 * 1024 * 1024
+ROWS_AT_ONCE = 32
+CURSOR_DIGITS = 9
 RECLAIM_AT_ONCE = 256
 # How often a caller who waits for an end looks into the table: the owner may be another runtime.
 LOOK_SECONDS = 0.5
@@ -94,6 +98,7 @@ class StepView:
 
 # Names for annotations inside the class, where `list` is a method.
 StepViews: TypeAlias = list[StepView]
+list_: TypeAlias = list
 
 
 class WorkflowEngine:
@@ -263,15 +268,43 @@ class WorkflowEngine:
             raise SaiseiError("invalid_request", f"The status must be one of {', '.join(STATUSES)}.")
         if not 1 <= limit <= LIST_MAX:
             raise SaiseiError("invalid_request", f"The limit must be from 1 to {LIST_MAX}.")
-        rows = await self._reads.page(workflow_uid, status, limit + 1, after_cursor(cursor))
-        more = cursor_of(rows[limit - 1].incarnation) if len(rows) > limit else None
-        views = [_view(await self._current(row)) for row in rows[:limit]]
-        return [view for view in views if status is None or view.status == status], more
+        rows: list_[Instance] = []
+        size, after, more = 0, after_cursor(cursor), True
+        # A page ends early when its outputs grow large: it must fit one message, and a reader's memory.
+        while more and len(rows) < limit and size < PAGE_BYTES:
+            wanted = min(limit - len(rows), ROWS_AT_ONCE)
+            part = await self._reads.page(workflow_uid, status, wanted + 1, after)
+            more = len(part) > wanted
+            for row in part[:wanted]:
+                if rows and size + len(row.output or b"") > PAGE_BYTES:
+                    more, size = True, PAGE_BYTES
+                    break
+                rows.append(row)
+                size += len(row.output or b"")
+                after = row.incarnation
+        views = [_view(await self._current(row)) for row in rows]
+        shown = [view for view in views if status is None or view.status == status]
+        return shown, cursor_of(after) if more else None
 
-    async def steps(self, workflow_uid: str, instance_id: str) -> StepViews:
-        """The journal in order of first registration. Fails with unknown_instance."""
+    async def steps(
+        self, workflow_uid: str, instance_id: str, cursor: str | None = None
+    ) -> tuple[StepViews, str | None]:
+        """The journal in order of first registration, and what continues it. Fails with unknown_instance."""
         instance = await self._found(workflow_uid, instance_id)
-        return [_step_view(step) for step in await self._reads.steps(instance.incarnation)]
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= CURSOR_DIGITS):
+            raise SaiseiError("invalid_request", "The cursor is not one that this list gave.")
+        after = int(cursor) if cursor is not None else -1
+        views: StepViews = []
+        size = 0
+        for step in await self._reads.steps(instance.incarnation):
+            if step.seq <= after:
+                continue
+            size += len(step.result or b"")
+            if views and size > PAGE_BYTES:
+                return views, str(after)
+            views.append(_step_view(step))
+            after = step.seq
+        return views, None
 
     async def send_event(self, workflow_uid: str, instance_id: str, event_type: str, payload: bytes | None) -> None:
         """W-060 … W-066. Fails with unknown_instance, instance_terminal, event_queue_full, invalid_request."""
@@ -300,6 +333,10 @@ class WorkflowEngine:
     def watch(self, workflow_uid: str) -> Watch:
         """Status changes of the workflow's instances from now on, coalesced for slow readers."""
         return self._subscriptions.watch(workflow_uid)
+
+    def open_subscriptions(self, workflow_uid: str) -> int:
+        """How many are open in this process."""
+        return self._subscriptions.count(workflow_uid)
 
     async def counts(self, workflow_uid: str) -> dict[str, int]:
         """DW-05: all seven statuses."""

@@ -281,7 +281,10 @@ class ObserveResponse(_message.Message):
 
     READY_FIELD_NUMBER: _builtins.int
     INSTANCE_COUNTS_FIELD_NUMBER: _builtins.int
+    OPEN_SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
+    open_subscriptions: _builtins.int
+    """Event subscriptions that are open in this runtime now, of Workers and of gRPC clients alike."""
     @_builtins.property
     def instance_counts(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Keys are the seven statuses."""
@@ -291,10 +294,11 @@ class ObserveResponse(_message.Message):
         *,
         ready: _builtins.bool = ...,
         instance_counts: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        open_subscriptions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_counts", b"instance_counts", "ready", b"ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_counts", b"instance_counts", "open_subscriptions", b"open_subscriptions", "ready", b"ready"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

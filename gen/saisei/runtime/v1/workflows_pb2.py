@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from saisei.common.v1 import common_pb2 as saisei_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!saisei/runtime/v1/workflows.proto\x12\x11saisei.runtime.v1\x1a\x1dsaisei/common/v1/common.proto\"\xf1\x01\n\x08Instance\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\x12/\n\x06output\x18\x03 \x01(\x0b\x32\x1a.saisei.common.v1.DocumentH\x00\x88\x01\x01\x12\x34\n\x05\x65rror\x18\x04 \x01(\x0b\x32 .saisei.runtime.v1.InstanceErrorH\x01\x88\x01\x01\x12\x15\n\rcreated_at_ms\x18\x05 \x01(\x03\x12\x13\n\x0b\x65nded_at_ms\x18\x06 \x01(\x03\x42\t\n\x07_outputB\x08\n\x06_error\"A\n\rInstanceError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x14\n\x07message\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\n\n\x08_message\"\x81\x01\n\x15\x43reateInstanceRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\x0f\n\x02id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12/\n\x06params\x18\x03 \x01(\x0b\x32\x1a.saisei.common.v1.DocumentH\x01\x88\x01\x01\x42\x05\n\x03_idB\t\n\x07_params\"W\n\x16\x43reateInstanceResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\"l\n\x1b\x42\x61tchCreateInstancesRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\x37\n\x05items\x18\x02 \x03(\x0b\x32(.saisei.runtime.v1.CreateInstanceRequest\"W\n\x1c\x42\x61tchCreateInstancesResponse\x12\x37\n\x08outcomes\x18\x01 \x03(\x0b\x32%.saisei.runtime.v1.BatchCreateOutcome\"p\n\x12\x42\x61tchCreateOutcome\x12<\n\x07\x63reated\x18\x01 \x01(\x0b\x32).saisei.runtime.v1.CreateInstanceResponseH\x00\x12\x11\n\x07refused\x18\x02 \x01(\tH\x00\x42\t\n\x07outcome\"6\n\x12GetInstanceRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"\x9d\x01\n\x14ListInstancesRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\x12\x12\n\x05limit\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06\x63ursor\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06_limitB\t\n\x07_cursor\"m\n\x15ListInstancesResponse\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.saisei.runtime.v1.Instance\x12\x18\n\x0bnext_cursor\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_next_cursor\"4\n\x10ListStepsRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\";\n\x11ListStepsResponse\x12&\n\x05steps\x18\x01 \x03(\x0b\x32\x17.saisei.runtime.v1.Step\"\xce\x01\n\x04Step\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0f\x66\x61iled_attempts\x18\x04 \x01(\x05\x12/\n\x06result\x18\x05 \x01(\x0b\x32\x1a.saisei.common.v1.DocumentH\x00\x88\x01\x01\x12\x12\n\x05\x65rror\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x15\n\rcreated_at_ms\x18\x07 \x01(\x03\x12\x11\n\tdue_at_ms\x18\x08 \x01(\x03\x42\t\n\x07_resultB\x08\n\x06_error\"\x80\x01\n\x10SendEventRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x30\n\x07payload\x18\x04 \x01(\x0b\x32\x1a.saisei.common.v1.DocumentH\x00\x88\x01\x01\x42\n\n\x08_payload\"\x13\n\x11SendEventResponse\"4\n\x10TerminateRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"F\n\x11TerminateResponse\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\"\x8a\x01\n\x16SubscribeEventsRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x03\x12\x33\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x1e.saisei.runtime.v1.EventFilterH\x00\x88\x01\x01\x42\t\n\x07_filter\"\x1c\n\x0b\x45ventFilter\x12\r\n\x05types\x18\x01 \x03(\t\"n\n\rInstanceEvent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x03\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x12\n\nevent_json\x18\x05 \x01(\x0c\"-\n\x15WatchInstancesRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\"L\n\x16WatchInstancesResponse\x12\x32\n\x07\x63hanges\x18\x01 \x03(\x0b\x32!.saisei.runtime.v1.InstanceChange\"^\n\x0eInstanceChange\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x03*\x80\x02\n\x0eInstanceStatus\x12\x1f\n\x1bINSTANCE_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n\x16INSTANCE_STATUS_QUEUED\x10\x01\x12\x1b\n\x17INSTANCE_STATUS_RUNNING\x10\x02\x12\x1c\n\x18INSTANCE_STATUS_SLEEPING\x10\x03\x12\x1b\n\x17INSTANCE_STATUS_WAITING\x10\x04\x12\x1c\n\x18INSTANCE_STATUS_COMPLETE\x10\x05\x12\x1b\n\x17INSTANCE_STATUS_ERRORED\x10\x06\x12\x1e\n\x1aINSTANCE_STATUS_TERMINATED\x10\x07\x32\xfb\x06\n\x0fWorkflowService\x12\x65\n\x0e\x43reateInstance\x12(.saisei.runtime.v1.CreateInstanceRequest\x1a).saisei.runtime.v1.CreateInstanceResponse\x12w\n\x14\x42\x61tchCreateInstances\x12..saisei.runtime.v1.BatchCreateInstancesRequest\x1a/.saisei.runtime.v1.BatchCreateInstancesResponse\x12Q\n\x0bGetInstance\x12%.saisei.runtime.v1.GetInstanceRequest\x1a\x1b.saisei.runtime.v1.Instance\x12\x62\n\rListInstances\x12\'.saisei.runtime.v1.ListInstancesRequest\x1a(.saisei.runtime.v1.ListInstancesResponse\x12V\n\tListSteps\x12#.saisei.runtime.v1.ListStepsRequest\x1a$.saisei.runtime.v1.ListStepsResponse\x12V\n\tSendEvent\x12#.saisei.runtime.v1.SendEventRequest\x1a$.saisei.runtime.v1.SendEventResponse\x12V\n\tTerminate\x12#.saisei.runtime.v1.TerminateRequest\x1a$.saisei.runtime.v1.TerminateResponse\x12`\n\x0fSubscribeEvents\x12).saisei.runtime.v1.SubscribeEventsRequest\x1a .saisei.runtime.v1.InstanceEvent0\x01\x12g\n\x0eWatchInstances\x12(.saisei.runtime.v1.WatchInstancesRequest\x1a).saisei.runtime.v1.WatchInstancesResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!saisei/runtime/v1/workflows.proto\x12\x11saisei.runtime.v1\x1a\x1dsaisei/common/v1/common.proto\"\xf1\x01\n\x08Instance\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\x12/\n\x06output\x18\x03 \x01(\x0b\x32\x1a.saisei.common.v1.DocumentH\x00\x88\x01\x01\x12\x34\n\x05\x65rror\x18\x04 \x01(\x0b\x32 .saisei.runtime.v1.InstanceErrorH\x01\x88\x01\x01\x12\x15\n\rcreated_at_ms\x18\x05 \x01(\x03\x12\x13\n\x0b\x65nded_at_ms\x18\x06 \x01(\x03\x42\t\n\x07_outputB\x08\n\x06_error\"A\n\rInstanceError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x14\n\x07message\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\n\n\x08_message\"\x81\x01\n\x15\x43reateInstanceRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\x0f\n\x02id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12/\n\x06params\x18\x03 \x01(\x0b\x32\x1a.saisei.common.v1.DocumentH\x01\x88\x01\x01\x42\x05\n\x03_idB\t\n\x07_params\"W\n\x16\x43reateInstanceResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\"l\n\x1b\x42\x61tchCreateInstancesRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\x37\n\x05items\x18\x02 \x03(\x0b\x32(.saisei.runtime.v1.CreateInstanceRequest\"W\n\x1c\x42\x61tchCreateInstancesResponse\x12\x37\n\x08outcomes\x18\x01 \x03(\x0b\x32%.saisei.runtime.v1.BatchCreateOutcome\"p\n\x12\x42\x61tchCreateOutcome\x12<\n\x07\x63reated\x18\x01 \x01(\x0b\x32).saisei.runtime.v1.CreateInstanceResponseH\x00\x12\x11\n\x07refused\x18\x02 \x01(\tH\x00\x42\t\n\x07outcome\"6\n\x12GetInstanceRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"\x9d\x01\n\x14ListInstancesRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\x12\x12\n\x05limit\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06\x63ursor\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06_limitB\t\n\x07_cursor\"m\n\x15ListInstancesResponse\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.saisei.runtime.v1.Instance\x12\x18\n\x0bnext_cursor\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_next_cursor\"T\n\x10ListStepsRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x13\n\x06\x63ursor\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_cursor\"e\n\x11ListStepsResponse\x12&\n\x05steps\x18\x01 \x03(\x0b\x32\x17.saisei.runtime.v1.Step\x12\x18\n\x0bnext_cursor\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_next_cursor\"\xce\x01\n\x04Step\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0f\x66\x61iled_attempts\x18\x04 \x01(\x05\x12/\n\x06result\x18\x05 \x01(\x0b\x32\x1a.saisei.common.v1.DocumentH\x00\x88\x01\x01\x12\x12\n\x05\x65rror\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x15\n\rcreated_at_ms\x18\x07 \x01(\x03\x12\x11\n\tdue_at_ms\x18\x08 \x01(\x03\x42\t\n\x07_resultB\x08\n\x06_error\"\x80\x01\n\x10SendEventRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x30\n\x07payload\x18\x04 \x01(\x0b\x32\x1a.saisei.common.v1.DocumentH\x00\x88\x01\x01\x42\n\n\x08_payload\"\x13\n\x11SendEventResponse\"4\n\x10TerminateRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"F\n\x11TerminateResponse\x12\x31\n\x06status\x18\x01 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\"\x8a\x01\n\x16SubscribeEventsRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x03\x12\x33\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x1e.saisei.runtime.v1.EventFilterH\x00\x88\x01\x01\x42\t\n\x07_filter\"\x1c\n\x0b\x45ventFilter\x12\r\n\x05types\x18\x01 \x03(\t\"n\n\rInstanceEvent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x03\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x12\n\nevent_json\x18\x05 \x01(\x0c\"-\n\x15WatchInstancesRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\"L\n\x16WatchInstancesResponse\x12\x32\n\x07\x63hanges\x18\x01 \x03(\x0b\x32!.saisei.runtime.v1.InstanceChange\"^\n\x0eInstanceChange\x12\n\n\x02id\x18\x01 \x01(\t\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.saisei.runtime.v1.InstanceStatus\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x03*\x80\x02\n\x0eInstanceStatus\x12\x1f\n\x1bINSTANCE_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n\x16INSTANCE_STATUS_QUEUED\x10\x01\x12\x1b\n\x17INSTANCE_STATUS_RUNNING\x10\x02\x12\x1c\n\x18INSTANCE_STATUS_SLEEPING\x10\x03\x12\x1b\n\x17INSTANCE_STATUS_WAITING\x10\x04\x12\x1c\n\x18INSTANCE_STATUS_COMPLETE\x10\x05\x12\x1b\n\x17INSTANCE_STATUS_ERRORED\x10\x06\x12\x1e\n\x1aINSTANCE_STATUS_TERMINATED\x10\x07\x32\xfb\x06\n\x0fWorkflowService\x12\x65\n\x0e\x43reateInstance\x12(.saisei.runtime.v1.CreateInstanceRequest\x1a).saisei.runtime.v1.CreateInstanceResponse\x12w\n\x14\x42\x61tchCreateInstances\x12..saisei.runtime.v1.BatchCreateInstancesRequest\x1a/.saisei.runtime.v1.BatchCreateInstancesResponse\x12Q\n\x0bGetInstance\x12%.saisei.runtime.v1.GetInstanceRequest\x1a\x1b.saisei.runtime.v1.Instance\x12\x62\n\rListInstances\x12\'.saisei.runtime.v1.ListInstancesRequest\x1a(.saisei.runtime.v1.ListInstancesResponse\x12V\n\tListSteps\x12#.saisei.runtime.v1.ListStepsRequest\x1a$.saisei.runtime.v1.ListStepsResponse\x12V\n\tSendEvent\x12#.saisei.runtime.v1.SendEventRequest\x1a$.saisei.runtime.v1.SendEventResponse\x12V\n\tTerminate\x12#.saisei.runtime.v1.TerminateRequest\x1a$.saisei.runtime.v1.TerminateResponse\x12`\n\x0fSubscribeEvents\x12).saisei.runtime.v1.SubscribeEventsRequest\x1a .saisei.runtime.v1.InstanceEvent0\x01\x12g\n\x0eWatchInstances\x12(.saisei.runtime.v1.WatchInstancesRequest\x1a).saisei.runtime.v1.WatchInstancesResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'saisei.runtime.v1.workflows_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INSTANCESTATUS']._serialized_start=2366
-  _globals['_INSTANCESTATUS']._serialized_end=2622
+  _globals['_INSTANCESTATUS']._serialized_start=2440
+  _globals['_INSTANCESTATUS']._serialized_end=2696
   _globals['_INSTANCE']._serialized_start=88
   _globals['_INSTANCE']._serialized_end=329
   _globals['_INSTANCEERROR']._serialized_start=331
@@ -55,31 +55,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTINSTANCESRESPONSE']._serialized_start=1148
   _globals['_LISTINSTANCESRESPONSE']._serialized_end=1257
   _globals['_LISTSTEPSREQUEST']._serialized_start=1259
-  _globals['_LISTSTEPSREQUEST']._serialized_end=1311
-  _globals['_LISTSTEPSRESPONSE']._serialized_start=1313
-  _globals['_LISTSTEPSRESPONSE']._serialized_end=1372
-  _globals['_STEP']._serialized_start=1375
-  _globals['_STEP']._serialized_end=1581
-  _globals['_SENDEVENTREQUEST']._serialized_start=1584
-  _globals['_SENDEVENTREQUEST']._serialized_end=1712
-  _globals['_SENDEVENTRESPONSE']._serialized_start=1714
-  _globals['_SENDEVENTRESPONSE']._serialized_end=1733
-  _globals['_TERMINATEREQUEST']._serialized_start=1735
-  _globals['_TERMINATEREQUEST']._serialized_end=1787
-  _globals['_TERMINATERESPONSE']._serialized_start=1789
-  _globals['_TERMINATERESPONSE']._serialized_end=1859
-  _globals['_SUBSCRIBEEVENTSREQUEST']._serialized_start=1862
-  _globals['_SUBSCRIBEEVENTSREQUEST']._serialized_end=2000
-  _globals['_EVENTFILTER']._serialized_start=2002
-  _globals['_EVENTFILTER']._serialized_end=2030
-  _globals['_INSTANCEEVENT']._serialized_start=2032
-  _globals['_INSTANCEEVENT']._serialized_end=2142
-  _globals['_WATCHINSTANCESREQUEST']._serialized_start=2144
-  _globals['_WATCHINSTANCESREQUEST']._serialized_end=2189
-  _globals['_WATCHINSTANCESRESPONSE']._serialized_start=2191
-  _globals['_WATCHINSTANCESRESPONSE']._serialized_end=2267
-  _globals['_INSTANCECHANGE']._serialized_start=2269
-  _globals['_INSTANCECHANGE']._serialized_end=2363
-  _globals['_WORKFLOWSERVICE']._serialized_start=2625
-  _globals['_WORKFLOWSERVICE']._serialized_end=3516
+  _globals['_LISTSTEPSREQUEST']._serialized_end=1343
+  _globals['_LISTSTEPSRESPONSE']._serialized_start=1345
+  _globals['_LISTSTEPSRESPONSE']._serialized_end=1446
+  _globals['_STEP']._serialized_start=1449
+  _globals['_STEP']._serialized_end=1655
+  _globals['_SENDEVENTREQUEST']._serialized_start=1658
+  _globals['_SENDEVENTREQUEST']._serialized_end=1786
+  _globals['_SENDEVENTRESPONSE']._serialized_start=1788
+  _globals['_SENDEVENTRESPONSE']._serialized_end=1807
+  _globals['_TERMINATEREQUEST']._serialized_start=1809
+  _globals['_TERMINATEREQUEST']._serialized_end=1861
+  _globals['_TERMINATERESPONSE']._serialized_start=1863
+  _globals['_TERMINATERESPONSE']._serialized_end=1933
+  _globals['_SUBSCRIBEEVENTSREQUEST']._serialized_start=1936
+  _globals['_SUBSCRIBEEVENTSREQUEST']._serialized_end=2074
+  _globals['_EVENTFILTER']._serialized_start=2076
+  _globals['_EVENTFILTER']._serialized_end=2104
+  _globals['_INSTANCEEVENT']._serialized_start=2106
+  _globals['_INSTANCEEVENT']._serialized_end=2216
+  _globals['_WATCHINSTANCESREQUEST']._serialized_start=2218
+  _globals['_WATCHINSTANCESREQUEST']._serialized_end=2263
+  _globals['_WATCHINSTANCESRESPONSE']._serialized_start=2265
+  _globals['_WATCHINSTANCESRESPONSE']._serialized_end=2341
+  _globals['_INSTANCECHANGE']._serialized_start=2343
+  _globals['_INSTANCECHANGE']._serialized_end=2437
+  _globals['_WORKFLOWSERVICE']._serialized_start=2699
+  _globals['_WORKFLOWSERVICE']._serialized_end=3590
 # @@protoc_insertion_point(module_scope)

@@ -117,14 +117,15 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListInstances(self, request, context):
-        """One page, ascending by creation. Fails with: invalid_request.
+        """One page, ascending by creation; it ends before `limit` when its outputs come to about 2 MiB. Fails with: invalid_request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSteps(self, request, context):
-        """The step journal of one instance in order of first registration. Fails with: unknown_instance.
+        """The step journal of one instance in order of first registration, a page at a time: each holds at most about 2 MiB of results.
+        Fails with: unknown_instance, invalid_request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,9 +47,11 @@ class WorkflowServiceStub:
     GetInstance: _grpc.UnaryUnaryMultiCallable[_workflows_pb2.GetInstanceRequest, _workflows_pb2.Instance]
     """Fails with: unknown_instance, backend_unavailable."""
     ListInstances: _grpc.UnaryUnaryMultiCallable[_workflows_pb2.ListInstancesRequest, _workflows_pb2.ListInstancesResponse]
-    """One page, ascending by creation. Fails with: invalid_request."""
+    """One page, ascending by creation; it ends before `limit` when its outputs come to about 2 MiB. Fails with: invalid_request."""
     ListSteps: _grpc.UnaryUnaryMultiCallable[_workflows_pb2.ListStepsRequest, _workflows_pb2.ListStepsResponse]
-    """The step journal of one instance in order of first registration. Fails with: unknown_instance."""
+    """The step journal of one instance in order of first registration, a page at a time: each holds at most about 2 MiB of results.
+    Fails with: unknown_instance, invalid_request.
+    """
     SendEvent: _grpc.UnaryUnaryMultiCallable[_workflows_pb2.SendEventRequest, _workflows_pb2.SendEventResponse]
     """Durable acceptance; consumption is not awaited (W-060).
     Fails with: unknown_instance, instance_terminal, document_too_large, event_queue_full, invalid_request, backend_unavailable.
@@ -84,9 +86,11 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     GetInstance: _aio.UnaryUnaryMultiCallable[_workflows_pb2.GetInstanceRequest, _workflows_pb2.Instance]  # type: ignore[assignment]
     """Fails with: unknown_instance, backend_unavailable."""
     ListInstances: _aio.UnaryUnaryMultiCallable[_workflows_pb2.ListInstancesRequest, _workflows_pb2.ListInstancesResponse]  # type: ignore[assignment]
-    """One page, ascending by creation. Fails with: invalid_request."""
+    """One page, ascending by creation; it ends before `limit` when its outputs come to about 2 MiB. Fails with: invalid_request."""
     ListSteps: _aio.UnaryUnaryMultiCallable[_workflows_pb2.ListStepsRequest, _workflows_pb2.ListStepsResponse]  # type: ignore[assignment]
-    """The step journal of one instance in order of first registration. Fails with: unknown_instance."""
+    """The step journal of one instance in order of first registration, a page at a time: each holds at most about 2 MiB of results.
+    Fails with: unknown_instance, invalid_request.
+    """
     SendEvent: _aio.UnaryUnaryMultiCallable[_workflows_pb2.SendEventRequest, _workflows_pb2.SendEventResponse]  # type: ignore[assignment]
     """Durable acceptance; consumption is not awaited (W-060).
     Fails with: unknown_instance, instance_terminal, document_too_large, event_queue_full, invalid_request, backend_unavailable.
@@ -142,7 +146,7 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflows_pb2.ListInstancesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workflows_pb2.ListInstancesResponse, _abc.Awaitable[_workflows_pb2.ListInstancesResponse]]:
-        """One page, ascending by creation. Fails with: invalid_request."""
+        """One page, ascending by creation; it ends before `limit` when its outputs come to about 2 MiB. Fails with: invalid_request."""
 
     @_abc_1.abstractmethod
     def ListSteps(
@@ -150,7 +154,9 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workflows_pb2.ListStepsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workflows_pb2.ListStepsResponse, _abc.Awaitable[_workflows_pb2.ListStepsResponse]]:
-        """The step journal of one instance in order of first registration. Fails with: unknown_instance."""
+        """The step journal of one instance in order of first registration, a page at a time: each holds at most about 2 MiB of results.
+        Fails with: unknown_instance, invalid_request.
+        """
 
     @_abc_1.abstractmethod
     def SendEvent(
