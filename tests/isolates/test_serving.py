@@ -281,20 +281,22 @@ async def test_wait_until_outlives_the_response(lab: Any) -> None:
     """MW-25: the response is complete at once; the invocation ends when the promise settles; the ctx then expires."""
     source = handler(
         """if (request.url.endsWith("result")) return Response.json(seen);
-        ctx.waitUntil(new Promise((r) => setTimeout(() => { seen.late = true; r(); }, 60)));
-        setTimeout(() => { try { ctx.waitUntil(1); } catch (e) { seen.expired = e.name; } }, 200);
+        if (request.url.endsWith("go")) { release(); return new Response("gone"); }
+        ctx.waitUntil(new Promise((r) => release = r).then(() => { seen.late = true; }));
+        const timer = setInterval(() => { if (seen.late) try { ctx.waitUntil(1); } catch (e) {
+          seen.expired = e.name; clearInterval(timer); } }, 5);
         return new Response("now");""",
-        "const seen = {late: false, expired: ''};",
+        "let release; const seen = {late: false, expired: ''};",
     )
-    assert await read(await fetch(lab, source)) == b"now"
-    assert json.loads(await read(await fetch(lab, source, url="https://a.example/result")))["late"] is False
 
-    async def seen() -> dict[str, Any]:
-        got: dict[str, Any] = json.loads(await read(await fetch(lab, source, url="https://a.example/result")))
-        return got
+    async def ask(path: str) -> bytes:
+        return await read(await fetch(lab, source, url=f"https://a.example/{path}"))
 
-    limit = time.monotonic() + 5
-    while (await seen()) != {"late": True, "expired": "context_expired"}:
+    assert await ask("") == b"now"
+    assert json.loads(await ask("result")) == {"late": False, "expired": ""}
+    await ask("go")
+    limit = time.monotonic() + 10
+    while json.loads(await ask("result")) != {"late": True, "expired": "context_expired"}:
         assert time.monotonic() < limit
 
 
