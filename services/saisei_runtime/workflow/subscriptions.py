@@ -231,6 +231,10 @@ class Subscriptions:
             self._polling = asyncio.get_running_loop().create_task(self._poll(self._poll_seconds))
         return subscription
 
+    def count(self, workflow_uid: str) -> int:
+        """Open subscriptions of a workflow."""
+        return sum(one.workflow_uid == workflow_uid for tail in self._tails.values() for one in tail)
+
     def watch(self, workflow_uid: str) -> Watch:
         watch = Watch(self, workflow_uid)
         self._watches.setdefault(workflow_uid, {})[watch] = None
