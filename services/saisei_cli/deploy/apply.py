@@ -184,10 +184,7 @@ class _Deploy:
         try:
             return self._workflow(entry)
         except HostError as error:
-            if error.code != "dependency_conflict":
-                raise
-            what = f"[[workflows]] {entry.name!r} with class = {entry.class_name!r}: {error.message}"
-            raise CommandFailure(what, class_hint(self._project, entry.class_name)) from error
+            raise self._class_failure(error.message) or error from error
 
     def _workflow(self, entry: WorkflowEntry) -> str:
         existing = self._client.find_resource(self._project.file.space, entry.name)
@@ -239,9 +236,11 @@ class _Deploy:
     def _activate(self, version_uid: str) -> None:
         versions = [{"workerVersion": {"resourceUid": version_uid}, "weight": ALL_WEIGHT}]
         spec = self._of_worker() | {"versions": versions}
-        self.result.deployment_uid = self._ensure(WORKER_DEPLOYMENT, f"{self._project.file.name}.deployment", spec)[
-            "uid"
-        ]
+        name = f"{self._project.file.name}.deployment"
+        try:
+            self.result.deployment_uid = self._ensure(WORKER_DEPLOYMENT, name, spec)["uid"]
+        except CommandFailure as failure:
+            raise self._class_failure(failure.message) or failure from failure
 
     def _ensure(
         self,
@@ -286,6 +285,19 @@ class _Deploy:
                 f"{hint}\ndetails: {details}" if hint else f"details: {details}",
             )
 
+    def _class_failure(self, message: str) -> CommandFailure | None:
+        """When the Host misses a workflow class: which entry wants it, and what the main module has instead."""
+        found = re.search(r"no workflow class '([^']+)'", message)
+        if found is None:
+            return None
+        for entry in self._project.file.workflows:
+            if entry.class_name == found[1]:
+                what = f"[[workflows]] {entry.name!r} with class = {entry.class_name!r}: {message}"
+                return CommandFailure(what, class_hint(self._project, entry.class_name))
+        # An entry that saisei.toml has no more: its workflow goes on until it is deleted.
+        remove = self._client.connection.command("resources delete NAME")
+        return CommandFailure(message, f"keep the class, or delete the workflow that is made of it: {remove}")
+
     def _hint(self, code: str, message: str) -> str:
         """What in saisei.toml or in the code mends a failure of that code."""
         if code == "handlers_mismatch":
@@ -297,9 +309,6 @@ class _Deploy:
         if code == "default_export_invalid":
             what = "export default {} or export default { fetch(request, env, ctx) { … } }"
             return f"end {self._project.file.main} with: {what}"
-        for entry in self._project.file.workflows:
-            if "workflow class" in message and repr(entry.class_name) in message:
-                return class_hint(self._project, entry.class_name)
         return ""
 
     def _note(self, form: str, name: str, verb: str) -> None:
