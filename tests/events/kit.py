@@ -129,12 +129,20 @@ class World:
         answer = await self._admin.Observe(ObserveRequest(workflow_uid=self.uid), metadata=service_metadata(credential))
         return int(answer.open_subscriptions)
 
+    async def nothing_open(self, within_seconds: float = 5.0) -> None:
+        """Until the runtime holds no subscription of the workflow at all: tests run one after the other."""
+
+        async def _none() -> bool:
+            return await self.open_subscriptions() == 0
+
+        await eventually(_none, within_seconds)
+
     # --- faces ---
 
     def follow(
         self, face: str, instance_id: str, cursor: int | None = None, types: Sequence[str] | None = None
     ) -> AsyncIterator[Event]:
-        """Events until the face says that it is done. StreamCutError when it stops otherwise, Refused if it never began."""
+        """Events until the face says that it is done; StreamCutError when it stops otherwise, Refused without one."""
         match face:
             case "worker":
                 return self._worker(instance_id, cursor, types)

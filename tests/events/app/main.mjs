@@ -36,6 +36,7 @@ export class Scene {
   async effect(act, id) {
     if (act.hold) await new Promise(() => setTimeout(() => {}, 3_600_000));
     if (act.result === "invalid") return new Date();
+    if (act.size) return { text: "x".repeat(act.size) };
     if (act.result === "large") return { text: "x".repeat(1_048_577) };
     if (act.fails > 0 && (await this.attempt(`${id} ${act.do}`)) <= act.fails) throw new RangeError(act.message);
     return act.output;
