@@ -112,6 +112,7 @@ def test_wrong_classes_are_told_apart(app: App) -> None:
     assert "(those that it exports: Pay)" in refused.stderr
     assert "write `export class Missing" in refused.stderr
     assert f"remove everything with: saisei destroy {app.folder} --data-dir" in refused.stderr
+    app.run("destroy", str(app.folder), "--yes")
     app.write("Idle")
     assert (
         "main.mjs exports Idle: it must be a class with a method run"

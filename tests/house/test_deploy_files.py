@@ -16,7 +16,7 @@ from saisei_runtime.settings import RuntimeSettings
 CONTAINERS = ROOT / "deploy" / "containers"
 SCRIPTS = [*sorted((ROOT / "deploy").rglob("*.sh")), ROOT / ".ci" / "run"]
 # Read by the command line, and by the compose file itself.
-OTHERS = {"SAISEI_ORIGIN", "SAISEI_TOKEN", "SAISEI_CA_FILE", "SAISEI_DATABASE_PASSWORD"}
+OTHERS = {"SAISEI_ORIGIN", "SAISEI_TOKEN", "SAISEI_CA_FILE", "SAISEI_DATABASE_PASSWORD", "SAISEI_DEBUG"}
 
 
 @pytest.mark.parametrize(
