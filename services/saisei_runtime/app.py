@@ -90,7 +90,9 @@ class RuntimeApp:
         self._database = open_database(settings.database_url())
         migrate_runtime(self._database)
         # The pool calls Bindings, Bindings call the engine, the engine starts contexts in the pool.
-        self.pool = IsolatePool(IsolateSettings(inherit_fd=lock_fd))
+        self.pool = IsolatePool(
+            IsolateSettings(inherit_fd=lock_fd, egress=settings.egress, egress_allowed_hosts=settings.allowed_hosts())
+        )
         self.engine = WorkflowEngine(
             database=self._database,
             clock=self.clock,

@@ -33,9 +33,10 @@ from saisei_runtime.workflow.identity import Incarnations, checked, known_form, 
 from saisei_runtime.workflow.journal import Journal
 from saisei_runtime.workflow.notices import Notices
 from saisei_runtime.workflow.reads import Reads, after_cursor, cursor_of
-from saisei_runtime.workflow.records import STATUSES, Instance, Step
+from saisei_runtime.workflow.records import STATUSES, Instance
 from saisei_runtime.workflow.scheduler import Scheduler
 from saisei_runtime.workflow.subscriptions import EventRecord, Subscription, Subscriptions, Watch
+from saisei_runtime.workflow.views import InstanceView, StepView, instance_view, step_view
 from saisei_runtime.workflow.workspace import Change
 from saisei_service.database import Database
 
@@ -67,33 +68,6 @@ class EngineSettings:
     # How long `terminate`, an expiry and `purge` wait for the proof before they answer backend_unavailable (W-071).
     stop_seconds: float = 10.0
     sweep_seconds: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceView:
-    """W-011: `output` only on complete, `error_reason` only on errored. `ended_at_ms` is 0 while not terminal."""
-
-    id: str
-    status: str
-    output: bytes | None
-    error_reason: str | None
-    error_message: str | None
-    created_at_ms: int
-    ended_at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """One journaled step; `state` is pending, retry_wait, waiting, complete or errored; `due_at_ms` 0 when none."""
-
-    name: str
-    kind: str
-    state: str
-    failed_attempts: int
-    result: bytes | None
-    error: str | None
-    created_at_ms: int
-    due_at_ms: int
 
 
 # Names for annotations inside the class, where `list` is a method.
@@ -258,7 +232,7 @@ class WorkflowEngine:
 
     async def get(self, workflow_uid: str, instance_id: str) -> InstanceView:
         """Fails with unknown_instance. At or after the deadline it shows the end by lifetime (W-016)."""
-        return _view(await self._current(await self._found(workflow_uid, instance_id)))
+        return instance_view(await self._current(await self._found(workflow_uid, instance_id)))
 
     async def list(
         self, workflow_uid: str, status: str | None, limit: int, cursor: str | None
@@ -282,7 +256,7 @@ class WorkflowEngine:
                 rows.append(row)
                 size += len(row.output or b"")
                 after = row.incarnation
-        views = [_view(await self._current(row)) for row in rows]
+        views = [instance_view(await self._current(row)) for row in rows]
         shown = [view for view in views if status is None or view.status == status]
         return shown, cursor_of(after) if more else None
 
@@ -302,7 +276,7 @@ class WorkflowEngine:
             size += len(step.result or b"")
             if views and size > PAGE_BYTES:
                 return views, str(after)
-            views.append(_step_view(step))
+            views.append(step_view(step))
             after = step.seq
         return views, None
 
@@ -318,7 +292,7 @@ class WorkflowEngine:
         time, and the engine goes on trying."""
         if not known_form(instance_id):
             raise _unknown(instance_id)
-        return _view(await self._end(await self._journal.ask(Terminate(workflow_uid, instance_id))))
+        return instance_view(await self._end(await self._journal.ask(Terminate(workflow_uid, instance_id))))
 
     async def subscribe(
         self, workflow_uid: str, instance_id: str, cursor: int = 0, types: frozenset[str] | None = None
@@ -483,28 +457,3 @@ def _done(reply: Reply) -> None:
             raise SaiseiError(reply.reason, reply.detail)
         case _:
             raise AssertionError(f"no reply to an event: {reply}")
-
-
-def _view(instance: Instance) -> InstanceView:
-    return InstanceView(
-        instance.instance_id,
-        instance.status,
-        instance.output,
-        instance.error_reason,
-        instance.error_message,
-        instance.created_at_ms,
-        instance.ended_at_ms or 0,
-    )
-
-
-def _step_view(step: Step) -> StepView:
-    return StepView(
-        step.name,
-        step.kind,
-        step.state,
-        step.failed_attempts,
-        None if step.error else step.result,
-        step.error,
-        step.created_at_ms,
-        0 if step.finished else step.due_at_ms or 0,
-    )
