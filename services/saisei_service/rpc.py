@@ -23,6 +23,13 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
 )
+_SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
+    *_OPTIONS,
+    # Beyond 1,000 calls that wait for the event loop, gRPC cancels new ones at random. Thousands of readers that come
+    # back together after a restart are no overload: they are to wait their turn.
+    ("grpc.server.max_pending_requests", 50_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
+)
 _CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     *_OPTIONS,
     # A killed service is back within a second; the default back-off would keep its clients away for up to two minutes.
@@ -38,7 +45,7 @@ class RpcServer:
     """One grpc.aio server. `register` adds servicers; `start(address)` listens on `unix:/path` or `host:port`."""
 
     def __init__(self) -> None:
-        self.server = grpc.aio.server(options=_OPTIONS, interceptors=[ErrorInterceptor()])
+        self.server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=[ErrorInterceptor()])
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         self._names: list[str] = [health.SERVICE_NAME, reflection.SERVICE_NAME]

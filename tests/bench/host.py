@@ -17,6 +17,7 @@ _CLASSES = {
     "sleeper": "Sleeper",
     "waiter": "Waiter",
     "many-steps": "ManySteps",
+    "paced-steps": "PacedSteps",
 }
 
 

@@ -40,6 +40,18 @@ export class ManySteps {
   }
 }
 
+/** Steps that take `pause` milliseconds each. */
+export class PacedSteps {
+  async run(event, step) {
+    for (let index = 0; index < event.params.steps; index += 1) {
+      await step.do(`step ${index}`, async () => {
+        await new Promise((resolve) => setTimeout(resolve, event.params.pause));
+        return { index };
+      });
+    }
+  }
+}
+
 export default {
   async fetch() {
     return new Response("hello");
