@@ -1,7 +1,7 @@
 /** `console` of tenants: lines go to the runtime's structured log, limited in size and number, and nothing of Node's inspector leaks. */
 
 import util from "node:util";
-import { ArrayJoin, ArrayPush, StringSlice, StringToWellFormed, quote } from "./intrinsics.mjs";
+import { ArrayJoin, ArrayPush, StringSlice, StringToWellFormed, newList, quote } from "./intrinsics.mjs";
 import { withoutHostPlaces } from "./thrown.mjs";
 
 const { inspect } = util;
@@ -9,6 +9,7 @@ const MAX_LINE = 4_096;
 const MAX_LINES = 256; // for each context or second of serving
 
 const options = {
+  __proto__: null,
   // Custom inspection would hand out Node's own `inspect` and run tenant code while the host formats.
   customInspect: false,
   showProxy: true,
@@ -50,7 +51,7 @@ export class TenantConsole {
     }
     this.left--;
     /** @type {string[]} */
-    const parts = [];
+    const parts = newList();
     for (let i = 0; i < values.length && i < 32; i++) ArrayPush(parts, describe(values[i]));
     // Cutting may halve a surrogate pair, which JSON cannot carry.
     let text = StringToWellFormed(StringSlice(ArrayJoin(parts, " "), 0, MAX_LINE));

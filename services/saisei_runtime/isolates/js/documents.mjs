@@ -20,6 +20,7 @@ import {
   SetDelete,
   SetHas,
   StringIsWellFormed,
+  newList,
   quote,
 } from "./intrinsics.mjs";
 import { Buffer } from "node:buffer";
@@ -88,7 +89,7 @@ function open(/** @type {object} */ object, /** @type {boolean} */ isRoot) {
   const count = keys.length;
   if (isRoot && count > MAX_ROOT_PROPERTIES) return invalid("has more than 1,024 properties");
   /** @type {any[]} */
-  const values = [];
+  const values = newList();
   if (isArray) {
     // Own keys of an array come in order: its indices, then "length", then whatever else there is.
     if (keys[count - 1] !== "length") return invalid("is an array with properties of its own beside its elements");
@@ -141,7 +142,7 @@ export function encodeDocument(/** @type {unknown} */ root) {
 function write(/** @type {object} */ root) {
   const ancestors = new SafeSet();
   /** @type {Level[]} */
-  const stack = [];
+  const stack = newList();
   const first = open(root, true);
   if (first instanceof DocumentFault) return invalid(`$ ${first.message}`);
   let level = first;

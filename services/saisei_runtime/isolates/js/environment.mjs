@@ -13,6 +13,7 @@ import {
   SafeMap,
   SafePromise,
   namedError,
+  newList,
   quote,
 } from "./intrinsics.mjs";
 import { decodeDocument } from "./documents.mjs";
@@ -41,7 +42,7 @@ export class Environment {
     this.lastCall = 0;
     this.underWay = 0;
     /** Calls that wait for their turn. @type {(() => void)[]} */
-    this.queue = [];
+    this.queue = newList();
   }
 
   /** A fresh object with fresh values. */
@@ -110,7 +111,7 @@ export class Environment {
   close() {
     this.closed = true;
     MapClear(this.calls);
-    this.queue = [];
+    this.queue = newList();
   }
 }
 Object.setPrototypeOf(Environment.prototype, null);

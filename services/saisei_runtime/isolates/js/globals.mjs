@@ -1,12 +1,5 @@
 /** The global object of tenants (MW-22): the language, the Web API, and nothing of Node. */
 
-import { Buffer } from "node:buffer";
-import util from "node:util";
-import { ReflectDefineProperty, StringStartsWith } from "./intrinsics.mjs";
-
-const { getCallSites } = util;
-
-
 /** Web API that Node builds lazily or that tenants keep. */
 const WEB = [
   "AbortController", "AbortSignal", "Blob", "ByteLengthQueuingStrategy", "CompressionStream", "CountQueuingStrategy", "Crypto",
@@ -69,7 +62,6 @@ export function strip(own) {
     // Undici's dispatchers cannot be deleted; emptied and locked they lead nowhere.
     Object.defineProperty(root, key, { value: undefined, writable: false, enumerable: false });
   }
-  lendBuffer();
   Object.defineProperty(root, "performance", {
     value: replacement["performance"],
     writable: true,
@@ -83,25 +75,6 @@ export function strip(own) {
   for (const name of ["createObjectURL", "revokeObjectURL"]) Reflect.deleteProperty(URL, name);
   // A tenant's handler would be called by the engine while the host's own errors are made.
   if (Object.hasOwn(Error, "prepareStackTrace")) Reflect.deleteProperty(Error, "prepareStackTrace");
-}
-
-/**
- * Node's Request and Response look `Buffer` up as a global while they work. It is there for scripts of Node's own only; everyone else
- * finds `undefined`, and may define a Buffer of their own.
- */
-function lendBuffer() {
-  Object.defineProperty(Object.getPrototypeOf(globalThis), "Buffer", {
-    get() {
-      const caller = getCallSites(2)[1];
-      return caller !== undefined && StringStartsWith(caller.scriptName, "node:internal/") ? Buffer : undefined;
-    },
-    set(value) {
-      const own = /** @type {any} */ ({ __proto__: null, value, writable: true, enumerable: true, configurable: true });
-      ReflectDefineProperty(globalThis, "Buffer", own);
-    },
-    enumerable: false,
-    configurable: false,
-  });
 }
 
 /** `performance` without its timeline, which would outlive a context. */

@@ -10,6 +10,7 @@ import {
   ReflectGetOwnPropertyDescriptor,
   ReflectGetPrototypeOf,
   ReflectOwnKeys,
+  newList,
   quote,
 } from "./intrinsics.mjs";
 import { Graph, ModuleProblem } from "./modules.mjs";
@@ -76,6 +77,8 @@ export class InspectRole {
 
   onUncaught() {}
 
+  giveUp() {}
+
   #problem(/** @type {unknown} */ error, /** @type {string} */ entrypoint) {
     if (error instanceof ModuleProblem) this.#send(false, [], [], error.code, error.message, error.path);
     else {
@@ -87,7 +90,7 @@ export class InspectRole {
   #report(/** @type {any} */ namespace) {
     try {
       /** @type {string[]} */
-      const classes = [];
+      const classes = newList();
       const names = ReflectOwnKeys(namespace);
       for (let i = 0; i < names.length; i++) {
         const name = names[i];
@@ -100,7 +103,7 @@ export class InspectRole {
         return;
       }
       /** @type {string[]} */
-      const handlers = [];
+      const handlers = newList();
       for (let i = 0; i < HANDLERS.length; i++) {
         const name = /** @type {string} */ (HANDLERS[i]);
         if (typeof data(main, name) === "function") ArrayPush(handlers, name);

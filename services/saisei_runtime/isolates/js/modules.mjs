@@ -20,7 +20,9 @@ import {
   StringSlice,
   StringSplit,
   StringStartsWith,
+  TypedArrayBuffer,
   namedError,
+  newList,
   uncurryThis,
 } from "./intrinsics.mjs";
 
@@ -52,7 +54,12 @@ export function resolve(/** @type {string} */ specifier, /** @type {string} */ i
   if (!fromRoot && !StringStartsWith(specifier, "./") && !StringStartsWith(specifier, "../")) return null;
   const slash = StringLastIndexOf(importer, "/");
   /** @type {string[]} */
-  const path = fromRoot || slash < 0 ? [] : StringSplit(StringSlice(importer, 0, slash), "/");
+  const path = newList();
+  const folders = fromRoot || slash < 0 ? "" : StringSlice(importer, 0, slash);
+  if (folders !== "") {
+    const parts = StringSplit(folders, "/");
+    for (let i = 0; i < parts.length; i++) ArrayPush(path, parts[i]);
+  }
   const segments = StringSplit(fromRoot ? StringSlice(specifier, 1) : specifier, "/");
   for (let i = 0; i < segments.length; i++) {
     const segment = segments[i];
@@ -168,7 +175,7 @@ export class Graph {
     const known = MapGet(this.modules, entry);
     if (known !== undefined) return known;
     /** @type {{ module: any, path: string, isScript: boolean }[]} */
-    const fresh = [];
+    const fresh = newList();
     try {
       return this.#linkFrom(entry, fresh);
     } catch (problem) {
@@ -186,7 +193,7 @@ export class Graph {
       if (!isScript) continue;
       const requests = module.moduleRequests;
       /** @type {any[]} */
-      const found = [];
+      const found = newList();
       for (let j = 0; j < requests.length; j++) {
         ArrayPush(found, this.#request(requests[j].specifier, requests[j].attributes, requests[j].phase, path, fresh));
       }
@@ -236,9 +243,8 @@ export class Graph {
       module = this.#script(source);
     } else {
       const value = this.#value(source, importer);
-      module = new SyntheticModule(["default"], () => setExport(module, "default", value), {
-        identifier: `${this.tag}${path}`,
-      });
+      const options = /** @type {any} */ ({ __proto__: null, identifier: `${this.tag}${path}` });
+      module = new SyntheticModule(["default"], () => setExport(module, "default", value), options);
     }
     modulesMade++;
     ArrayPush(fresh, { module, path, isScript: source.type === JAVASCRIPT });
@@ -249,14 +255,17 @@ export class Graph {
   #script(/** @type {Source} */ source) {
     const text = source.decoded();
     try {
-      const module = new SourceTextModule(text, {
+      // Without a prototype: Node reads more options than these.
+      const options = /** @type {any} */ ({
+        __proto__: null,
         identifier: `${this.tag}${source.path}`,
-        ...(source.cachedData === undefined ? {} : { cachedData: source.cachedData }),
+        cachedData: source.cachedData,
         importModuleDynamically: /** @type {any} */ (
           (/** @type {string} */ specifier, /** @type {any} */ _referrer, /** @type {any} */ attributes, /** @type {any} */ phase) =>
             this.#dynamic(specifier, attributes, phase, source.path)
         ),
       });
+      const module = new SourceTextModule(text, options);
       if (source.cachedData === undefined && text.length >= CACHE_FROM) source.cachedData = createCachedData(module);
       return module;
     } catch (error) {
@@ -269,7 +278,7 @@ export class Graph {
       case TEXT:
         return source.decoded();
       case BYTES:
-        return new SafeUint8Array(source.data).buffer;
+        return TypedArrayBuffer(new SafeUint8Array(source.data));
       case WASM:
         try {
           source.wasm ??= new WasmModule(source.data);

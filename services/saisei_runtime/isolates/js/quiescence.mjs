@@ -69,11 +69,17 @@ function replace(/** @type {any} */ owner, /** @type {PropertyKey} */ key, /** @
 
 /** Counts the Promise that the method returns. */
 const counted = (/** @type {Function} */ original, /** @type {any} */ self, /** @type {any[]} */ args) => {
-  const promise = ReflectApply(original, self, args);
-  activity.pending++;
   const done = () => {
     activity.pending--;
   };
+  activity.pending++;
+  let promise;
+  try {
+    promise = ReflectApply(original, self, args);
+  } catch (error) {
+    done();
+    throw error;
+  }
   PromiseThen(promise, done, done);
   return promise;
 };
@@ -161,7 +167,6 @@ export function install() {
   }
   for (const key of ["compile", "instantiate"]) replace(WebAssembly, key, counted);
   for (const key of ["compileStreaming", "instantiateStreaming"]) replace(WebAssembly, key, tainting(key));
-  for (const key of ["arrayBuffer", "bytes", "text", "stream"]) replace(Blob.prototype, key, tainting(`Blob.${key}`));
   replace(Atomics, "waitAsync", tainting("Atomics.waitAsync"));
   replace(globalThis, "structuredClone", (/** @type {any} */ original, /** @type {any} */ self, /** @type {any[]} */ args) => {
     if (args[1] !== undefined) taint("structuredClone with options");

@@ -11,7 +11,7 @@ import {
   ReflectApply,
   ReflectGetOwnPropertyDescriptor,
   SafeMap,
-  SafePromise,
+  follow,
   namedError,
   quote,
   uncurryThis,
@@ -75,6 +75,8 @@ export class ServeRole {
     }
     return /** @type {Invocation | undefined} */ (MapGet(this.invocations, header.id))?.onFrame(header, body);
   }
+
+  giveUp() {}
 
   onUncaught(/** @type {unknown} */ error, /** @type {string} */ what) {
     this.console.line("error", [what, error]);
@@ -149,8 +151,8 @@ class Invocation {
       const request = this.#request();
       const context = ObjectFreeze({ waitUntil: (/** @type {unknown} */ promise) => this.#waitUntil(promise) });
       const result = ReflectApply(handler, main, [request, this.environment.build(), context]);
-      return PromiseThen(
-        new SafePromise((resolve) => resolve(result)),
+      return void follow(
+        result,
         (/** @type {unknown} */ response) => this.#answer(response),
         (/** @type {unknown} */ error) => this.#serverError(error),
       );
@@ -203,8 +205,8 @@ class Invocation {
       this.waiting--;
       this.#retire();
     };
-    PromiseThen(
-      new SafePromise((resolve) => resolve(promise)),
+    void follow(
+      promise,
       settled,
       (/** @type {unknown} */ error) => {
         this.role.console.line("error", ["A promise of waitUntil was rejected:", error]);

@@ -29,6 +29,7 @@ import {
   StringIsWellFormed,
   WeakMapGet,
   WeakMapSet,
+  follow,
   quote,
 } from "./intrinsics.mjs";
 import { DocumentFault, decodeDocument, encodeDocument } from "./documents.mjs";
@@ -391,11 +392,14 @@ export class Steps {
         this.send(`{"t":"do_succeeded","call":${id},${about},"has":${text !== null}}`, text);
       }
     };
-    PromiseThen(
-      new SafePromise((resolve) => resolve(ReflectApply(effect, undefined, []))),
-      gave,
-      threw,
-    );
+    let result;
+    try {
+      result = ReflectApply(effect, undefined, []);
+    } catch (error) {
+      PromiseThen(settled, () => threw(error));
+      return;
+    }
+    void follow(result, gave, threw);
   }
 
   /** The engine's answer: settles the call with a result or with the Host Error of that code. */

@@ -6,9 +6,13 @@ import {
   PromiseThen,
   SafePromise,
   SafeTypeError,
+  SafeUint8Array,
+  TypedArrayBuffer,
   TypedArrayByteLength,
+  TypedArrayByteOffset,
   TypedArrayTag,
   namedError,
+  newList,
   uncurryThis,
 } from "./intrinsics.mjs";
 
@@ -18,7 +22,6 @@ const CHUNK = 65_536;
 
 const Stream = ReadableStream;
 const getReader = uncurryThis(ReadableStream.prototype.getReader);
-const subarray = uncurryThis(Object.getPrototypeOf(Uint8Array).prototype.subarray);
 const read = uncurryThis(ReadableStreamDefaultReader.prototype.read);
 const cancel = uncurryThis(ReadableStreamDefaultReader.prototype.cancel);
 const enqueue = uncurryThis(ReadableByteStreamController.prototype.enqueue);
@@ -38,7 +41,7 @@ export class IncomingBody {
   constructor(onTaken, onDropped) {
     this.onTaken = onTaken;
     /** @type {Uint8Array[]} */
-    this.chunks = [];
+    this.chunks = newList();
     this.ended = false;
     /** Why the body broke off. @type {unknown} */
     this.error = null;
@@ -46,6 +49,7 @@ export class IncomingBody {
     this.pulling = null;
     /** @type {any} */
     this.sink = null;
+    const options = /** @type {any} */ ({ __proto__: null });
     this.stream = new Stream(/** @type {any} */ ({
       __proto__: null,
       type: "bytes",
@@ -59,10 +63,10 @@ export class IncomingBody {
         }),
       cancel: () => {
         this.ended = true;
-        this.chunks = [];
+        this.chunks = newList();
         onDropped();
       },
-    })); // prettier-ignore
+    }), options); // prettier-ignore
   }
 
   /** @param {Uint8Array<ArrayBuffer>} chunk with a buffer of its own */
@@ -145,9 +149,10 @@ export class OutgoingBody {
       const { rest } = this;
       const size = TypedArrayByteLength(rest);
       const part = size > CHUNK ? CHUNK : size;
-      this.rest = size > CHUNK ? subarray(rest, CHUNK) : null;
+      const at = TypedArrayByteOffset(rest);
+      this.rest = size > CHUNK ? new SafeUint8Array(TypedArrayBuffer(rest), at + CHUNK, size - CHUNK) : null;
       this.credit -= part;
-      this.send(size > CHUNK ? subarray(rest, 0, CHUNK) : rest);
+      this.send(size > CHUNK ? new SafeUint8Array(TypedArrayBuffer(rest), at, CHUNK) : rest);
     }
     if (this.over || this.reading || this.credit <= 0) return;
     this.reading = true;
@@ -164,7 +169,8 @@ export class OutgoingBody {
           this.stop(error);
           this.onEnd(error);
         } else {
-          if (TypedArrayByteLength(value) > 0) this.rest = value;
+          // A copy: the tenant may resize or transfer its own meanwhile.
+          if (TypedArrayByteLength(value) > 0) this.rest = new SafeUint8Array(value);
           this.pump();
         }
       },

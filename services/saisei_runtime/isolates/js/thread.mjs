@@ -1,10 +1,13 @@
 /** A thread: prepares the realm, opens its own line to the runtime and plays its role. */
 
+import "./webapi.mjs";
+import { installBodies } from "./bodies.mjs";
 import process from "node:process";
 import { workerData } from "node:worker_threads";
-import { MapDelete, MapGet, MapSet, SafeMap, quote } from "./intrinsics.mjs";
+import { MapDelete, MapGet, MapSet, SafeMap, host, quote } from "./intrinsics.mjs";
 import { Link, PROTOCOL_VERSION } from "./frames.mjs";
 import { activity, install, taint } from "./quiescence.mjs";
+import { closeInternals, watchResources } from "./internals.mjs";
 import { preload, strip } from "./globals.mjs";
 import { TenantConsole } from "./console.mjs";
 import { Code } from "./modules.mjs";
@@ -25,6 +28,17 @@ const codes = new SafeMap();
 /** @type {any} */
 let role;
 
+/** What the host itself cannot do in this realm it will not be able to do again: the thread is given up, not left hanging. */
+function giveUp(/** @type {unknown} */ error) {
+  try {
+    role.onUncaught(error, "The thread cannot go on:");
+    role.giveUp();
+  } finally {
+    exit(1);
+  }
+}
+host.giveUp = giveUp;
+
 const link = new Link(
   { path: settings.socket },
   (header, body) => {
@@ -33,12 +47,11 @@ const link = new Link(
       else if (header.t === "forget") MapDelete(codes, header.version);
       else if (!egress.onFrame(header, body)) role.onFrame(header, body);
     } catch (error) {
-      // What the host itself cannot do in this realm it will not be able to do again: the thread is given up, not left hanging.
-      role.onUncaught(error, "The thread cannot go on:");
-      exit(1);
+      giveUp(error);
     }
   },
   () => exit(0),
+  { onOpen: open },
 );
 const tenantConsole = new TenantConsole((header) => link.send(header));
 
@@ -46,6 +59,8 @@ const egress = new Egress((header, body) => link.send(header, body));
 
 preload();
 install();
+closeInternals();
+installBodies();
 strip({ console: tenantConsole.surface(), fetch: settings.role === "inspect" ? closedFetch : egress.surface() });
 capture();
 
@@ -72,4 +87,8 @@ on("uncaughtException", uncaught);
 on("unhandledRejection", (/** @type {unknown} */ reason) => role.onUncaught(reason, "Unhandled rejection:"));
 on("warning", () => {});
 
-link.send(`{"t":"hello","thread":${settings.thread},"token":${quote(settings.token)},"version":${PROTOCOL_VERSION}}`);
+/** The line is there: nothing native is made from now on that is not a tenant's. */
+function open() {
+  watchResources();
+  link.send(`{"t":"hello","thread":${settings.thread},"token":${quote(settings.token)},"version":${PROTOCOL_VERSION}}`);
+}

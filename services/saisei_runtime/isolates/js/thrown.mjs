@@ -13,6 +13,7 @@ import {
   StringSplit,
   StringStartsWith,
   StringToWellFormed,
+  newList,
 } from "./intrinsics.mjs";
 import { encodeDocument } from "./documents.mjs";
 import util from "node:util";
@@ -106,7 +107,7 @@ export function withoutHostPlaces(/** @type {string} */ text) {
   if (!StringIncludes(text, "    at ")) return text;
   const lines = StringSplit(text, "\n");
   /** @type {string[]} */
-  const kept = [];
+  const kept = newList();
   for (let i = 0; i < lines.length; i++) if (!StringIncludes(lines[i], "    at ") || isOwnPlace(lines[i])) ArrayPush(kept, lines[i]);
   let joined = "";
   for (let i = 0; i < kept.length; i++) joined += (i > 0 ? "\n" : "") + kept[i];

@@ -6,7 +6,7 @@ import {
   ReflectApply,
   ReflectConstruct,
   ReflectGetOwnPropertyDescriptor,
-  SafePromise,
+  follow,
   quote,
 } from "./intrinsics.mjs";
 import { activity, dropTimers, hostTimers } from "./quiescence.mjs";
@@ -59,6 +59,11 @@ export class WorkflowRole {
         this.run?.environment.answer(header, body);
         break;
     }
+  }
+
+  /** The host itself failed: the run fails rather than meet the same end again and again. */
+  giveUp() {
+    this.run?.settle("failed", "run_threw", "the code changed builtin objects in a way that the Host cannot work with", null);
   }
 
   /** Errors that reached nobody: told to the log; the context itself goes on. */
@@ -135,8 +140,8 @@ class Run {
           ? { instanceId: this.instanceId }
           : { instanceId: this.instanceId, params: decodeDocument(this.params) };
       const result = ReflectApply(run, instance, [event, this.steps.surface()]);
-      PromiseThen(
-        new SafePromise((resolve) => resolve(result)),
+      void follow(
+        result,
         (/** @type {unknown} */ value) => this.#returned(value),
         (/** @type {unknown} */ error) => this.#threw(error),
       );

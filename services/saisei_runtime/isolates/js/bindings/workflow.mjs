@@ -16,6 +16,7 @@ import {
   SetHas,
   SymbolDispose,
   namedError,
+  newList,
   quote,
 } from "../intrinsics.mjs";
 import { DocumentFault, decodeDocument, encodeDocument } from "../documents.mjs";
@@ -147,7 +148,7 @@ function subscription(
 ) {
   const args = `{"subscription":${quote(key)}}`;
   /** @type {{ resolve: (value: any) => void, reject: (error: unknown) => void }[]} */
-  const waiting = [];
+  const waiting = newList();
   let disposed = false;
   let ended = false;
   const done = () => ({ done: true, value: undefined });
