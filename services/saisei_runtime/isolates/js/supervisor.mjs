@@ -14,8 +14,18 @@ import { quote } from "./intrinsics.mjs";
 const threads = new Map();
 const entry = new URL("./thread.mjs", import.meta.url);
 
+/** For how long, in ms, the runtime may be silent. Shorter than its lease: what another runtime may have taken over must not run here. */
+const orphanedAfter = Number(process.argv[2]);
+const now = performance.now.bind(performance);
+let heard = now();
+
 const die = () => process.kill(process.pid, "SIGKILL");
-const link = new Link(new net.Socket({ fd: 0, readable: true, writable: true }), onFrame, die);
+const line = new net.Socket({ fd: 0, readable: true, writable: true });
+const link = new Link(line, onFrame, die, { patience: orphanedAfter });
+// A stopped process that goes on finds out before its next order.
+setInterval(() => {
+  if (now() - heard > orphanedAfter) die();
+}, orphanedAfter / 20);
 const tell = (/** @type {string} */ header) => link.send(header);
 
 /** @param {{ thread: number, settings: object, limits: import("node:worker_threads").ResourceLimits }} order */
@@ -46,6 +56,8 @@ function spawn({ thread, settings, limits }) {
 }
 
 function onFrame(/** @type {any} */ header) {
+  if (now() - heard > orphanedAfter) die();
+  heard = now();
   switch (header.t) {
     case "spawn":
       spawn(header);
