@@ -138,7 +138,7 @@ def _difference(spec: WorkerVersionSpec, found: admin_pb2.InspectVersionResponse
     if undeclared:
         return Failed(
             "handlers_mismatch",
-            f"The default export has the method {', '.join(undeclared)}, which the handlers of the Version do not declare.",
+            f"The default export has the method {', '.join(undeclared)}, which the Version's handlers do not declare.",
         )
     return None
 
