@@ -25,6 +25,8 @@ PAGE = 256
 PAGE_BYTES = 1024 * 1024
 BUFFER_MAX = 256
 BUFFER_BYTES = 1024 * 1024
+# Readers woken in one turn of the event loop: the work of the instance itself comes in between.
+WAKE_AT_ONCE = 4
 # Incarnations in one question for their newest events.
 _HEADS_AT_ONCE = 500
 
@@ -103,7 +105,7 @@ class Subscription:
             self.wake()
 
     def feed(self, record: EventRecord) -> None:
-        """A live event. A full buffer is given up; the reader goes on from the table."""
+        """A live event; the hub wakes the reader. A full buffer is given up: it goes on from the table."""
         if not self._synced:
             return
         if not self._buffer:
@@ -114,7 +116,6 @@ class Subscription:
         else:
             self._buffer.append(record)
             self._buffered += len(record.json)
-        self.wake()
 
     def expect(self, newest: int) -> None:
         """The log goes on to `newest`: whoever has not come so far, and has not got it in the buffer, reads again."""
@@ -221,6 +222,8 @@ class Subscriptions:
         self.reads = reads
         self._poll_seconds = poll_seconds
         self._polling: asyncio.Task[None] | None = None
+        # Readers that have got events and are still to be woken, in order.
+        self._fed: deque[Subscription] = deque()
         self._tails: dict[str, dict[Subscription, None]] = {}
         self._watches: dict[str, dict[Watch, None]] = {}
 
@@ -250,10 +253,22 @@ class Subscriptions:
                     record = self.record(after.instance_id, entry)
                     for subscription in tail:
                         subscription.feed(record)
+                if change.entries:
+                    was_idle = not self._fed
+                    self._fed.extend(tail)
+                    if was_idle:
+                        self._wake_some()
             watches = self._watches.get(after.workflow_uid) if self._watches else None
             if watches is not None and (change.before is None or change.before.status != after.status):
                 for watch in watches:
                     watch.feed(after.instance_id, after.status, now_ms)
+
+    def _wake_some(self) -> None:
+        """Sending an event to hundreds of readers takes longer than a step: done at once, it would hold that up."""
+        for _ in range(min(WAKE_AT_ONCE, len(self._fed))):
+            self._fed.popleft().wake()
+        if self._fed:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     def touched(self, incarnations: Iterable[str] | None) -> list[str]:
         """Another runtime changed rows (None: any): their readers go to the table. Returns what watches look at."""
