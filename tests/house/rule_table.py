@@ -37,6 +37,7 @@ PostgreSQL, real Node, real gRPC, real HTTP over TLS. They wait by polling an as
 | `cli/` | `saisei dev` and the commands, as processes |
 | `e2e/` | a whole Host: deploy, run, watch |
 | `conformance/` | the Host API rule by rule, against our own Hosts on both databases or any other (`--base-url`) |
+| `events/` | every rule of event subscriptions through each face: Worker, gRPC, SSE, JSON lines |
 | `chaos/` | whatever dies, every instance finishes and nothing committed runs twice |
 | `restart/` | SIGKILL of each service at each point of an Operation's life |
 | `fuzz/` | random input: the JSON reader, the Forms' validators, and requests after the OpenAPI document |
