@@ -77,14 +77,16 @@ class WorkflowBindings:
         return BindingResult(value, view.output)
 
     async def _subscribe(self, call: BindingCall, uid: str) -> BindingResult:
-        scope = self._open.setdefault(call.scope_id, {})
-        if len(scope) >= SUBSCRIPTIONS_PER_SCOPE:
-            raise SaiseiError("backend_unavailable", f"one invocation may hold {SUBSCRIPTIONS_PER_SCOPE} subscriptions")
         wanted = call.arguments.get("filter")
         types = None if wanted is None else frozenset(wanted)
         subscription = await self._engine.subscribe(
             uid, call.arguments["id"], int(call.arguments.get("cursor") or 0), types
         )
+        # Only now: a scope that was closed meanwhile is closed once more after this call, and finds it here.
+        scope = self._open.setdefault(call.scope_id, {})
+        if len(scope) >= SUBSCRIPTIONS_PER_SCOPE:
+            subscription.close()
+            raise SaiseiError("backend_unavailable", f"one invocation may hold {SUBSCRIPTIONS_PER_SCOPE} subscriptions")
         self._count += 1
         name = f"s{self._count}"
         scope[name] = subscription
