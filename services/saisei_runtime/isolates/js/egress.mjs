@@ -45,8 +45,12 @@ export const closedFetch = {
 
 /** One fetch from its call to the last byte of its response. */
 class Exchange {
-  /** @param {(response: Response) => void} resolve @param {(error: unknown) => void} reject */
-  constructor(resolve, reject) {
+  /**
+   * @param {Request} request kept, because its signal follows the caller's only as long as it lives
+   * @param {(response: Response) => void} resolve @param {(error: unknown) => void} reject
+   */
+  constructor(request, resolve, reject) {
+    this.request = request;
     this.resolve = resolve;
     this.reject = reject;
     /** @type {OutgoingBody | null} */
@@ -93,7 +97,7 @@ export class Egress {
       headers += `${headers === "" ? "" : ","}[${quote(key)},${quote(value)}]`;
     });
     const id = ++this.count;
-    const exchange = new Exchange(resolve, reject);
+    const exchange = new Exchange(request, resolve, reject);
     const body = bodyOf(request);
     if (body !== null) {
       exchange.outgoing = new OutgoingBody(

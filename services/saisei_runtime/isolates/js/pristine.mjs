@@ -69,8 +69,53 @@ const DATA = 8;
 const shapeOf = (/** @type {PropertyDescriptor} */ d) =>
   (d.configurable ? CONFIGURABLE : 0) | (d.enumerable ? ENUMERABLE : 0) | (d.writable ? WRITABLE : 0) | (Object.hasOwn(d, "value") ? DATA : 0);
 
-/** Remembers the realm. Runs once, as the last thing before tenant code may run. Returns how many properties are watched. */
-export function capture() {
+/** Getters are asked for what they give this far from a specimen; some give something new each time. */
+const GETTERS_TO = 3;
+
+/**
+ * Freezes what only instances lead to: classes of Node's own, functions behind symbols, objects behind getters. Nobody extends these.
+ * @param {unknown[]} specimens @param {Set<unknown>} known what the globals lead to
+ */
+function freezeHidden(specimens, known) {
+  const seen = new Set();
+  const queue = specimens.map((value) => ({ value, depth: 0 }));
+  for (const { value, depth } of queue) {
+    if ((typeof value !== "object" && typeof value !== "function") || value === null || seen.has(value)) continue;
+    if (known.has(value) && depth > 0) continue;
+    seen.add(value);
+    const found = (/** @type {any} */ inner) => queue.push({ value: inner, depth: depth + 1 });
+    for (const key of Reflect.ownKeys(value)) {
+      const d = /** @type {PropertyDescriptor} */ (Object.getOwnPropertyDescriptor(value, key));
+      found(d.value);
+      found(d.get);
+      found(d.set);
+    }
+    found(Object.getPrototypeOf(value));
+    for (let at = value; at !== null && !BARE.has(at) && depth < GETTERS_TO; at = Object.getPrototypeOf(at)) {
+      for (const { get } of Object.values(Object.getOwnPropertyDescriptors(at))) {
+        if (get === undefined) continue;
+        try {
+          found(Reflect.apply(get, value, []));
+        } catch {
+          // not for this object
+        }
+      }
+    }
+  }
+  // Afterwards: a getter may have been at work on what is frozen now.
+  for (const value of seen) {
+    if (known.has(value) || ArrayBuffer.isView(value)) continue;
+    Object.freeze(value);
+  }
+}
+const BARE = new Set([Object.prototype, Function.prototype]);
+
+/**
+ * Remembers the realm. Runs once, as the last thing before tenant code may run.
+ * @param {unknown[]} specimens of the objects that tenants can get
+ * @returns {number} how many properties are watched
+ */
+export function capture(specimens) {
   const asyncIterator = Object.getPrototypeOf(Object.getPrototypeOf((async function* () {}).prototype));
   const open = new Set([Object.getPrototypeOf(Uint8Array), Object.getPrototypeOf(Uint8Array.prototype), globalThis, asyncIterator]);
   for (const name of EXTENSIBLE) {
@@ -93,6 +138,7 @@ export function capture() {
     else if (!open.has(object)) Object.preventExtensions(object);
     if (!Object.isFrozen(object)) objects.push(object);
   }
+  freezeHidden(specimens, seen);
   for (const object of objects) {
     prototypes.push(Object.getPrototypeOf(object));
     extensible.push(Object.isExtensible(object));

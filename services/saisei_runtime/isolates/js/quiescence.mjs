@@ -48,6 +48,12 @@ export function dropTimers() {
   MapClear(activity.timers);
 }
 
+/** Forgets what was done while the realm was made ready. */
+export function settle() {
+  dropTimers();
+  activity.tainted = "";
+}
+
 /** A function of the same name and length that runs `body` with the caller's `this` and arguments. */
 function named(/** @type {Function} */ original, /** @type {(self: any, args: any[]) => any} */ body) {
   const wrapper = {

@@ -116,6 +116,8 @@ class Invocation {
     this.id = /** @type {number} */ (header.id);
     this.header = header;
     this.started = false;
+    /** Kept: its signal follows the controller only as long as it lives. @type {Request | null} */
+    this.request = null;
     this.controller = new TenantController();
     this.environment = new Environment(
       /** @type {any} */ (role.code),
@@ -149,6 +151,7 @@ class Invocation {
     if (typeof handler !== "function") return this.#serverError(null);
     try {
       const request = this.#request();
+      this.request = request;
       const context = ObjectFreeze({ waitUntil: (/** @type {unknown} */ promise) => this.#waitUntil(promise) });
       const result = ReflectApply(handler, main, [request, this.environment.build(), context]);
       return void follow(

@@ -6,12 +6,13 @@ import process from "node:process";
 import { workerData } from "node:worker_threads";
 import { MapDelete, MapGet, MapSet, SafeMap, host, quote } from "./intrinsics.mjs";
 import { Link, PROTOCOL_VERSION } from "./frames.mjs";
-import { activity, install, taint } from "./quiescence.mjs";
+import { activity, install, settle, taint } from "./quiescence.mjs";
 import { closeInternals, watchResources } from "./internals.mjs";
 import { preload, strip } from "./globals.mjs";
 import { TenantConsole } from "./console.mjs";
 import { Code } from "./modules.mjs";
 import { capture } from "./pristine.mjs";
+import { specimens } from "./specimens.mjs";
 import { Egress, closedFetch } from "./egress.mjs";
 import { WorkflowRole } from "./workflow.mjs";
 import { ServeRole } from "./serve.mjs";
@@ -39,6 +40,29 @@ function giveUp(/** @type {unknown} */ error) {
 }
 host.giveUp = giveUp;
 
+const tenantConsole = new TenantConsole((header) => link.send(header));
+
+const egress = new Egress((header, body) => link.send(header, body));
+
+const uncaught = (/** @type {unknown} */ error) => {
+  // Nobody can say what else the failed callback left undone.
+  taint("an uncaught error");
+  role?.onUncaught(error, "Uncaught error:");
+};
+activity.onUncaught = (error) => role?.onUncaught(error, "Uncaught error in a timer:");
+on("uncaughtException", uncaught);
+on("unhandledRejection", (/** @type {unknown} */ reason) => role?.onUncaught(reason, "Unhandled rejection:"));
+on("warning", () => {});
+
+preload();
+install();
+closeInternals();
+installBodies();
+strip({ console: tenantConsole.surface(), fetch: settings.role === "inspect" ? closedFetch : egress.surface() });
+capture(await specimens());
+// The specimens' own timers, jobs and natives are no tenant's.
+settle();
+
 const link = new Link(
   { path: settings.socket },
   (header, body) => {
@@ -53,16 +77,6 @@ const link = new Link(
   () => exit(0),
   { onOpen: open },
 );
-const tenantConsole = new TenantConsole((header) => link.send(header));
-
-const egress = new Egress((header, body) => link.send(header, body));
-
-preload();
-install();
-closeInternals();
-installBodies();
-strip({ console: tenantConsole.surface(), fetch: settings.role === "inspect" ? closedFetch : egress.surface() });
-capture();
 
 const codeOf = (/** @type {string} */ version) => MapGet(codes, version);
 const limits = { maxContexts: settings.maxContexts, maxHeapBytes: settings.maxHeapBytes };
@@ -76,16 +90,6 @@ switch (settings.role) {
   default:
     role = new InspectRole(link, codeOf);
 }
-
-const uncaught = (/** @type {unknown} */ error) => {
-  // Nobody can say what else the failed callback left undone.
-  taint("an uncaught error");
-  role.onUncaught(error, "Uncaught error:");
-};
-activity.onUncaught = (error) => role.onUncaught(error, "Uncaught error in a timer:");
-on("uncaughtException", uncaught);
-on("unhandledRejection", (/** @type {unknown} */ reason) => role.onUncaught(reason, "Unhandled rejection:"));
-on("warning", () => {});
 
 /** The line is there: nothing native is made from now on that is not a tenant's. */
 function open() {
