@@ -7,6 +7,7 @@
  * that nobody polyfills (stream controllers, `Intl` classes, …) take no new properties; what they have can still be replaced.
  */
 
+import util from "node:util";
 import {
   ObjectIs,
   ReflectGetOwnPropertyDescriptor,
@@ -15,6 +16,8 @@ import {
   ReflectOwnKeys,
   RegExpExec,
 } from "./intrinsics.mjs";
+
+const { isMap, isSet } = util.types;
 
 /** Classes and namespaces that applications and polyfills add to; they and their prototypes stay extensible. */
 const EXTENSIBLE = [
@@ -91,6 +94,9 @@ function freezeHidden(specimens, known) {
       found(d.set);
     }
     found(Object.getPrototypeOf(value));
+    // What a tenant takes out of an instance's Map with `Map.prototype.forEach`.
+    if (isMap(value)) Map.prototype.forEach.call(value, (inner, key) => (found(inner), found(key)));
+    else if (isSet(value)) Set.prototype.forEach.call(value, found);
     for (let at = value; at !== null && !BARE.has(at) && depth < GETTERS_TO; at = Object.getPrototypeOf(at)) {
       for (const { get } of Object.values(Object.getOwnPropertyDescriptors(at))) {
         if (get === undefined) continue;
