@@ -26,8 +26,7 @@ class Database:
     """Two engines over one database.
 
     `writer`: transactions that may write. On SQLite BEGIN IMMEDIATE: a deferred transaction that starts reading and
-    then writes can fail with SQLITE_BUSY_SNAPSHOT, which no timeout cures. A service has one writer, which may keep its
-    connection for its life; the second one is for whatever else comes by.
+    then writes can fail with SQLITE_BUSY_SNAPSHOT, which no timeout cures.
     `reader`: read-only work; WAL readers never wait for the writer.
     """
 
@@ -43,7 +42,7 @@ class Database:
         self.writer.dispose()
 
 
-def open_database(url: str, *, writer_connections: int = 2) -> Database:
+def open_database(url: str, *, writer_connections: int = 1) -> Database:
     """Opens (and for SQLite creates) the database."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":

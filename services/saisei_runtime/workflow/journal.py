@@ -79,6 +79,8 @@ class _Transactions:
     def begin(self) -> Iterator[Connection]:
         if self._connection is None:
             self._connection = self._engine.connect()
+            # The pool need not wait for it: whoever else writes takes a connection of the pool's own.
+            self._connection.detach()
         try:
             with self._connection.begin():
                 yield self._connection
