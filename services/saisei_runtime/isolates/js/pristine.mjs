@@ -7,6 +7,7 @@
  * that nobody polyfills (stream controllers, `Intl` classes, …) take no new properties; what they have can still be replaced.
  */
 
+import { createRequire } from "node:module";
 import util from "node:util";
 import {
   ObjectIs,
@@ -72,6 +73,19 @@ const DATA = 8;
 const shapeOf = (/** @type {PropertyDescriptor} */ d) =>
   (d.configurable ? CONFIGURABLE : 0) | (d.enumerable ? ENUMERABLE : 0) | (d.writable ? WRITABLE : 0) | (Object.hasOwn(d, "value") ? DATA : 0);
 
+/** Node's errors have a class for each code, which only an error of that code leads to. */
+function freezeErrors() {
+  const { codes } = createRequire(import.meta.url)("internal/errors");
+  for (const made of Object.values(codes)) {
+    for (const key of Reflect.ownKeys(made.prototype)) {
+      const d = /** @type {PropertyDescriptor} */ (Object.getOwnPropertyDescriptor(made.prototype, key));
+      for (const fn of [d.value, d.get]) if (typeof fn === "function" && fn !== made) Object.freeze(fn);
+    }
+    Object.freeze(made.prototype);
+    Object.freeze(made);
+  }
+}
+
 /** Getters are asked for what they give this far from a specimen; some give something new each time. */
 const GETTERS_TO = 3;
 
@@ -81,6 +95,16 @@ const GETTERS_TO = 3;
  */
 function freezeHidden(specimens, known) {
   const seen = new Set();
+  /** @type {Map<object, Function[]>} */
+  const getters = new Map();
+  const gettersOf = (/** @type {object} */ owner) => {
+    let list = getters.get(owner);
+    if (list === undefined) {
+      list = Reflect.ownKeys(owner).flatMap((key) => Object.getOwnPropertyDescriptor(owner, key)?.get ?? []);
+      getters.set(owner, list);
+    }
+    return list;
+  };
   const queue = specimens.map((value) => ({ value, depth: 0 }));
   for (const { value, depth } of queue) {
     if ((typeof value !== "object" && typeof value !== "function") || value === null || seen.has(value)) continue;
@@ -97,9 +121,10 @@ function freezeHidden(specimens, known) {
     // What a tenant takes out of an instance's Map with `Map.prototype.forEach`.
     if (isMap(value)) Map.prototype.forEach.call(value, (inner, key) => (found(inner), found(key)));
     else if (isSet(value)) Set.prototype.forEach.call(value, found);
-    for (let at = value; at !== null && !BARE.has(at) && depth < GETTERS_TO; at = Object.getPrototypeOf(at)) {
-      for (const { get } of Object.values(Object.getOwnPropertyDescriptors(at))) {
-        if (get === undefined) continue;
+    // Getters refuse prototypes and functions, and being refused is dear.
+    if (depth >= GETTERS_TO || typeof value === "function" || Object.hasOwn(value, "constructor")) continue;
+    for (let at = value; at !== null && !BARE.has(at); at = Object.getPrototypeOf(at)) {
+      for (const get of gettersOf(at)) {
         try {
           found(Reflect.apply(get, value, []));
         } catch {
@@ -144,7 +169,11 @@ export function capture(specimens) {
     else if (!open.has(object)) Object.preventExtensions(object);
     if (!Object.isFrozen(object)) objects.push(object);
   }
+  freezeErrors();
+  const limit = Error.stackTraceLimit;
+  Error.stackTraceLimit = 0; // nobody reads the stacks of refusals
   freezeHidden(specimens, seen);
+  Error.stackTraceLimit = limit;
   for (const object of objects) {
     prototypes.push(Object.getPrototypeOf(object));
     extensible.push(Object.isExtensible(object));

@@ -4,11 +4,8 @@
  */
 
 import { createHistogram } from "node:perf_hooks";
-import { createRequire } from "node:module";
 import { BlockList, SocketAddress } from "node:net";
 
-/** Node's errors have a class for each code, which only an error of that code leads to. */
-const { codes } = createRequire(import.meta.url)("internal/errors");
 
 /** What throws gives its error. */
 function thrownBy(/** @type {() => unknown} */ fn) {
@@ -160,5 +157,5 @@ async function later() {
 
 /** A fresh set. What two sets have in common belongs to the realm. Making one leaves timers, counted work and a taint behind. @returns {Promise<unknown[]>} */
 export async function specimens() {
-  return [...Object.values(codes), ...streams(), ...fetchClasses(), ...events(), ...values(), ...language(), ...(await later())];
+  return [...streams(), ...fetchClasses(), ...events(), ...values(), ...language(), ...(await later())];
 }
