@@ -9,8 +9,11 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
-from tests.control.kit import Client, Kit, Refused, artifact, manifest_of
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from tests.control.kit import Client, Kit, Refused, artifact, eventually, manifest_of
 
 from saisei.control.v1 import resources_pb2 as pb
 from saisei_contract.forms import urls
@@ -30,6 +33,7 @@ class Process:
             "SAISEI_PUBLIC_ORIGIN": kit.settings.public_origin,
             "SAISEI_PREVIEW_FORMS": "true",
         }
+        self._kit = kit
         self._log = kit.folder / "control.log"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -38,6 +42,15 @@ class Process:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "saisei_control", env=self._environment, stderr=log
             )
+        await eventually(self._serving, seconds=60)
+
+    async def _serving(self) -> bool:
+        """The channel learns only by a call that its old peer is gone: that call is this one."""
+        try:
+            await HealthStub(self._kit.channel).Check(HealthCheckRequest(), wait_for_ready=True, timeout=10)
+        except grpc.aio.AioRpcError as error:
+            raise AssertionError(str(error)) from error
+        return True
 
     async def end(self, number: signal.Signals) -> int:
         assert self._process is not None
