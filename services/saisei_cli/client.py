@@ -214,8 +214,8 @@ class HostClient:
         yield from self._pages(self._instances_url(workflow_uid), {"status": status} if status else {})
 
     def steps(self, workflow_uid: str, instance_id: str) -> list[Json]:
-        answer = self._json("GET", self._instance_url(workflow_uid, instance_id) + "/steps", repeatable=True)
-        return list(answer["items"])
+        """The whole step journal, page by page."""
+        return list(self._pages(self._instance_url(workflow_uid, instance_id) + "/steps", {}))
 
     def send_event(self, workflow_uid: str, instance_id: str, event_type: str, payload: Json | None = None) -> None:
         """Not repeated by itself: two calls are two events (W-029)."""
