@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -49,6 +52,7 @@ class RpcServer:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         self._names: list[str] = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        self._sockets: list[UnixSocket] = []
 
     def register(self, add: Callable[[Any, Any], None], servicer: Any, full_name: str) -> None:
         """`add` is the generated add_…_to_server; `full_name` e.g. "saisei.control.v1.ResourceService"."""
@@ -61,20 +65,53 @@ class RpcServer:
         reflection.enable_server_reflection(self._names, self.server)
         ports = []
         for address in addresses:
-            if credentials is not None and not address.startswith("unix:"):
+            if address.startswith("unix:"):
+                socket = UnixSocket(Path(address.removeprefix("unix:")))
+                self._sockets.append(socket)
+                ports.append(self.server.add_insecure_port(f"unix:{socket.draft}"))
+            elif credentials is not None:
                 ports.append(self.server.add_secure_port(address, credentials))
             else:
-                if not address.startswith("unix:"):
-                    log.warning("gRPC without TLS on a network address", extra={"address": address})
+                log.warning("gRPC without TLS on a network address", extra={"address": address})
                 ports.append(self.server.add_insecure_port(address))
         await self.server.start()
+        for socket in self._sockets:
+            socket.publish()
         for name in ["", *self._names]:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return ports
 
     async def stop(self, grace_seconds: float = 2.0) -> None:
         await self._health.enter_graceful_shutdown()
+        for socket in self._sockets:
+            socket.withdraw()
         await self.server.stop(grace_seconds)
+
+
+class UnixSocket:
+    """The file of a listening socket: bound under a draft name, shown under its own one once the server answers.
+
+    gRPC removes the file that it bound some time after its server stopped, on a thread of its own. Under the address
+    itself, that would take away the socket of a successor that is listening there by then, for good.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.draft = path.with_name(f".{secrets.token_hex(3)}")
+        self._inode: int | None = None
+
+    def publish(self) -> None:
+        """Clients reach this server from now on, and the one before it no more."""
+        self._inode = self.draft.stat().st_ino
+        os.replace(self.draft, self.path)
+
+    def withdraw(self) -> None:
+        """Removes the file, unless it is a successor's already."""
+        try:
+            if self.path.stat().st_ino == self._inode:
+                self.path.unlink()
+        except FileNotFoundError:
+            pass
 
 
 def open_channel(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:

@@ -66,8 +66,5 @@ def listen_addresses(configured: str, default: str) -> list[str]:
     addresses = [part.strip() for part in configured.split(",") if part.strip()] or [default]
     for address in addresses:
         if address.startswith("unix:"):
-            path = Path(address.removeprefix("unix:"))
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # A killed predecessor leaves its socket behind; only one service of a data folder may listen here.
-            path.unlink(missing_ok=True)
+            Path(address.removeprefix("unix:")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return addresses

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -182,6 +183,9 @@ class Client:
         try:
             return await method(request, metadata=self.metadata, wait_for_ready=True, timeout=30)
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                for task in asyncio.all_tasks():
+                    task.print_stack(file=sys.stderr)  # what the service, in this process, is waiting for
             raise Refused.of(error) from None
 
     async def create(
