@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,7 +102,7 @@ class UnixSocket:
     def publish(self) -> None:
         """Clients reach this server from now on, and the one before it no more."""
         self._inode = self.draft.stat().st_ino
-        os.replace(self.draft, self.path)
+        self.draft.replace(self.path)
 
     def withdraw(self) -> None:
         """Removes the file, unless it is a successor's already."""
