@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,14 +52,12 @@ def test_a_month_passes_on_request(virtual: DevHost, month: str) -> None:
 
     eventually(lambda: status() == "sleeping")
     client.advance_clock(30 * DAY - 60)
-    time.sleep(0.3)  # to see that nothing happens
+    # Had it been due, it would have been started before the clock's answer.
     assert status() == "sleeping"
-    began = time.monotonic()
     client.advance_clock(60)
     eventually(lambda: status() == "waiting")
     client.advance_clock(DAY + 1)
     eventually(lambda: status() == "complete")
-    assert time.monotonic() - began < 10
     assert client.instance(month, "one")["output"] == {"ended": "wait_timeout"}
     events = {event["type"]: event["timestamp"] for event in client.events(month, "one")}
     assert events["sleep_completed"] - events["sleep_started"] >= 30 * DAY * 1000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import random
 import socket
 import ssl
 import sys
@@ -20,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.gateway.certificates import Certificates, make_certificates
 from tests.gateway.fakes import CREDENTIAL, FakeControl, FakeRuntime
+from tests.gateway.waiting import eventually
 
 from saisei_gateway.calls import Gateway
 from saisei_gateway.main import serving
@@ -51,6 +54,11 @@ class Host:
     def port(self) -> int:
         return int(self.origin.rsplit(":", 1)[1])
 
+    def is_idle(self) -> bool:
+        """Nothing streams through it."""
+        runtime, metrics = self.runtime, self.gateway.metrics
+        return runtime.open_streams == runtime.open_fetches == metrics.open_streams("events") == 0
+
     def worker(self, method: str, path: str, hostname: str = "hello.workers.localhost", **options: Any) -> Any:
         headers = {"host": f"{hostname}:{self.port}"} | options.pop("headers", {})
         request = self.client.build_request(method, path, headers=headers, **options)
@@ -68,9 +76,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below the range from which the kernel takes a port for whoever asks for any: nobody else gets it meanwhile."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +114,7 @@ def run_host(tmp_path_factory: pytest.TempPathFactory, certificates: Certificate
             verify=tls,
             base_url=settings.public_origin,
             headers={"authorization": "Bearer writer"},
-            timeout=10,
+            timeout=30,
             trust_env=False,
         )
         async with serving(settings) as (http, gateway), client:
@@ -120,9 +131,12 @@ async def shared_host(run_host: HostFactory) -> AsyncIterator[Host]:
         yield running
 
 
-@pytest.fixture
-def host(shared_host: Host) -> Host:
+@pytest_asyncio.fixture(loop_scope="session")
+async def host(shared_host: Host) -> Host:
     """One Host for all tests that leave it whole, with fakes as new."""
+    # What the test before has left is on its way to its end; it would be counted in this one.
+    with contextlib.suppress(AssertionError):
+        await eventually(shared_host.is_idle)
     shared_host.control.reset()
     shared_host.runtime.reset()
     return shared_host

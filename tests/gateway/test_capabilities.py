@@ -155,11 +155,11 @@ async def test_schemes_are_those_of_the_control_service(own_host: Host) -> None:
 
 async def test_too_many_requests(run_host: HostFactory) -> None:
     """H-024, H-180: over its rate a principal is refused with 429 and Retry-After; others are not."""
-    async with run_host(rate_per_second=0.5, rate_burst=3) as host:
+    async with run_host(rate_per_second=0.01, rate_burst=3) as host:
         answers = [await host.client.get(ROOT + "/resources") for _ in range(4)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
         assert_problem(answers[-1], 429, "rate_limited")
-        assert answers[-1].headers["retry-after"] in ("1", "2")
+        assert 1 < int(answers[-1].headers["retry-after"]) <= 100
         other = await host.client.get(ROOT + "/resources", headers={"authorization": "Bearer reader"})
         assert other.status_code == 200
         host.control.refusals["ListResources"] = SaiseiError("rate_limited", "wait", {"retryAfterSeconds": "7"})
@@ -169,16 +169,20 @@ async def test_too_many_requests(run_host: HostFactory) -> None:
 
 async def _raw(host: Host, head: str, *parts: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", host.port, ssl=host.tls, server_hostname="localhost", ssl_handshake_timeout=5
+        "127.0.0.1", host.port, ssl=host.tls, server_hostname="localhost", ssl_handshake_timeout=30
     )
+    # Reads from the beginning: who still writes into a connection that was answered and closed may lose the answer.
+    reading = asyncio.create_task(reader.readuntil(b"}"))
     try:
         writer.write(head.encode())
         for part in parts:
-            await writer.drain()
-            await asyncio.sleep(0.02)
+            await asyncio.wait([reading], timeout=0.02)
+            if reading.done():
+                break
             writer.write(part)
-        return await asyncio.wait_for(reader.readuntil(b"}"), 5)
+        return await asyncio.wait_for(reading, 30)
     finally:
+        reading.cancel()
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from tests.gateway.conftest import Host, HostFactory
 from tests.gateway.test_host_api import assert_problem
+from tests.gateway.waiting import eventually, within_a_second
+from tests.support.stopwatch import Stopwatch
 
 from saisei.runtime.v1 import workflows_pb2 as pb
 
 EVENTS = "/apis/saisei/v1/workflows/w-1/instances/i/events"
 LINES = {"accept": "application/x-ndjson"}
-
-
-async def eventually(condition: Callable[[], Any], seconds: float = 1.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
 
 
 async def with_history(host: Host, *types: str, ended: bool = False) -> None:
@@ -191,21 +183,22 @@ async def test_disconnect_frees_the_stream(host: Host) -> None:
         await anext(records(response))
         assert host.runtime.open_streams == 1
         assert host.gateway.metrics.open_streams("events") == 1
-    await eventually(lambda: host.runtime.open_streams == 0)
-    await eventually(lambda: host.gateway.metrics.open_streams("events") == 0)
+    await within_a_second(lambda: host.runtime.open_streams == 0)
+    await within_a_second(lambda: host.gateway.metrics.open_streams("events") == 0)
 
 
-async def test_stop_ends_streams_at_once(own_host: Host) -> None:
+async def test_stop_ends_streams_at_once(run_host: HostFactory) -> None:
     """S-13, design 6: a stop cuts event streams without waiting for their end, and says no end."""
-    await with_history(own_host, "workflow_queued")
-    async with own_host.client.stream("GET", EVENTS, headers=LINES) as response:
-        lines = records(response)
-        await anext(lines)
-        began = time.monotonic()
-        own_host.server.stop()
-        assert [line async for line in lines] == []
-        assert time.monotonic() - began < 1
-    await eventually(lambda: own_host.runtime.open_streams == 0)
+    async with run_host(shutdown_seconds=30) as host:
+        await with_history(host, "workflow_queued")
+        async with host.client.stream("GET", EVENTS, headers=LINES) as response:
+            lines = records(response)
+            await anext(lines)
+            stopwatch = Stopwatch()
+            host.server.stop()
+            assert [line async for line in lines] == []
+            assert stopwatch.seconds() < 1
+        await eventually(lambda: host.runtime.open_streams == 0)
 
 
 async def test_slow_reader_blocks_nobody(host: Host) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.gateway.certificates import Certificates
-from tests.gateway.conftest import Host, HostFactory, free_port
-from tests.gateway.test_events import eventually
+from tests.gateway.conftest import HostFactory, free_port
+from tests.gateway.waiting import eventually
 
 from saisei_gateway.settings import GatewaySettings, hostname_of, split_address
 
@@ -33,28 +34,32 @@ async def test_signals_end_with_status_0(tmp_path: Path, certificates: Certifica
         sys.executable, "-m", "saisei_gateway", env=environment, stderr=asyncio.subprocess.PIPE
     )
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            for _ in range(400):
-                try:
-                    response = await client.get(f"http://127.0.0.1:{admin}/healthz")
-                    break
-                except httpx.ConnectError:
-                    await asyncio.sleep(0.05)
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            await eventually(lambda: _listens(admin), seconds=60)
+            response = await client.get(f"http://127.0.0.1:{admin}/healthz")
             assert response.json() == {"status": "ok"}
             ready = await client.get(f"http://127.0.0.1:{admin}/readyz")
             assert ready.status_code == 503
             assert ready.json()["services"] == {"control": False, "runtime": False}
         process.send_signal(number)
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0
     finally:
         if process.returncode is None:
             process.kill()
 
 
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 async def test_admin_port(run_host: HostFactory) -> None:
     """Design 5: readiness asks both services; metrics count by route and never by what a client sent."""
     port = free_port()
-    async with run_host(admin_listen=f"127.0.0.1:{port}") as host, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        run_host(admin_listen=f"127.0.0.1:{port}") as host,
+        httpx.AsyncClient(trust_env=False, timeout=30) as client,
+    ):
         assert (await client.get(f"http://127.0.0.1:{port}/readyz")).json() == {
             "ready": True,
             "services": {"control": True, "runtime": True},
@@ -69,15 +74,16 @@ async def test_admin_port(run_host: HostFactory) -> None:
         assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 503
 
 
-async def test_stop_lets_exchanges_finish(own_host: Host) -> None:
+async def test_stop_lets_exchanges_finish(run_host: HostFactory) -> None:
     """Design 6: a stop takes no new connection and lets an open exchange come to its end."""
-    response = await own_host.worker("GET", "/hang")
-    chunks = response.aiter_raw()
-    await anext(chunks)
-    own_host.server.stop()
-    await eventually(own_host.gateway.draining.is_set)
-    own_host.runtime.release.set()
-    assert [chunk async for chunk in chunks] == [b"last"]
+    async with run_host(shutdown_seconds=30) as host:
+        response = await host.worker("GET", "/hang")
+        chunks = response.aiter_raw()
+        await anext(chunks)
+        host.server.stop()
+        await eventually(host.gateway.draining.is_set)
+        host.runtime.release.set()
+        assert [chunk async for chunk in chunks] == [b"last"]
 
 
 def test_origin_setting(tmp_path: Path) -> None:

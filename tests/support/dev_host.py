@@ -15,12 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.support.stopwatch import Stopwatch
+
 from saisei_cli.client import HostClient
 from saisei_cli.connection import Connection
 from saisei_cli.deploy.apply import Deployed, deploy
 from saisei_cli.deploy.project import read_project
 
-START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 
 
 class DevHost:
@@ -77,7 +79,7 @@ class DevHost:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(timeout=30)
+            return self._process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise
@@ -85,7 +87,7 @@ class DevHost:
     def wait(self) -> int:
         """The exit status, once it has ended for another reason than `stop`."""
         assert self._process is not None
-        return self._process.wait(timeout=30)
+        return self._process.wait(timeout=STOP_SECONDS)
 
     @property
     def pid(self) -> int:
@@ -103,13 +105,22 @@ class DevHost:
         """The Node processes below the runtime service."""
         found = []
         for task in Path(f"/proc/{self.service_pid('runtime')}/task").glob("*/children"):
-            for child in task.read_text().split():
+            try:
+                children = task.read_text().split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            for child in children:
                 try:
                     if Path(f"/proc/{child}/comm").read_text().startswith(("node", "MainThread")):
                         found.append(int(child))
-                except FileNotFoundError:
+                except (FileNotFoundError, ProcessLookupError):
                     continue
         return found
+
+    def stopwatch(self) -> Stopwatch:
+        """For promises of this Host: waits of its services and Node processes for a CPU do not count."""
+        services = [self.service_pid(service) for service in ("control", "runtime", "gateway")]
+        return Stopwatch([*services, *self.node_pids()])
 
     def deploy(self, folder: Path, secrets: dict[str, str] | None = None) -> Deployed:
         return deploy(self.client, read_project(folder), secrets or {}, lambda change: None)
@@ -128,8 +139,11 @@ class DevHost:
             print(f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}")
 
 
-def eventually(check: Callable[[], Any], within_seconds: float = 10.0, every_seconds: float = 0.05) -> Any:
-    """Polls until `check()` returns something true and returns it; the last AssertionError, or one of our own, else."""
+def eventually(check: Callable[[], Any], within_seconds: float = 30.0, every_seconds: float = 0.05) -> Any:
+    """Polls until `check()` returns something true and returns it; the last AssertionError, or one of our own, else.
+
+    The limit is for what never comes, on a machine of any speed; a promise of time is measured with a Stopwatch.
+    """
     deadline = time.monotonic() + within_seconds
     while True:
         try:

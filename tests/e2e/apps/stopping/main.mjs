@@ -2,6 +2,7 @@
 export class Loops {
   async run(event, step) {
     await step.do("spin", () => {
+      console.log(`never ends: ${event.instanceId}`);
       for (;;) {
         /* never ends */
       }
@@ -11,13 +12,19 @@ export class Loops {
 
 export class Backtracks {
   async run(event, step) {
-    await step.do("match", () => ({ matched: /^(a+)+$/.test(`${"a".repeat(40)}!`) }));
+    await step.do("match", () => {
+      console.log(`never ends: ${event.instanceId}`);
+      return { matched: /^(a+)+$/.test(`${"a".repeat(40)}!`) };
+    });
   }
 }
 
 export class Hangs {
   async run(event, step) {
-    await step.do("wait for ever", () => new Promise(() => {}));
+    await step.do("wait for ever", () => {
+      console.log(`never ends: ${event.instanceId}`);
+      return new Promise(() => {});
+    });
   }
 }
 
