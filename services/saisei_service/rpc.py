@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from saisei_service.rpc_errors import ErrorInterceptor
+from saisei_service.rpc_errors import ServicerErrors
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ class RpcServer:
     """One grpc.aio server. `register` adds servicers; `start(address)` listens on `unix:/path` or `host:port`."""
 
     def __init__(self) -> None:
-        self.server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=[ErrorInterceptor()])
+        self.server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._errors = ServicerErrors(self.server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         self._names: list[str] = [health.SERVICE_NAME, reflection.SERVICE_NAME]
@@ -56,7 +57,7 @@ class RpcServer:
     def register(self, add: Callable[[Any, Any], None], servicer: Any, full_name: str) -> None:
         """`add` is the generated add_…_to_server; `full_name` e.g. "saisei.control.v1.ResourceService"."""
         descriptor_pool.Default().FindServiceByName(full_name)  # a misspelled name fails at start, not at reflection
-        add(servicer, self.server)
+        add(servicer, self._errors)
         self._names.append(full_name)
 
     async def start(self, addresses: Sequence[str], credentials: grpc.ServerCredentials | None = None) -> list[int]:

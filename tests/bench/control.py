@@ -6,7 +6,7 @@ C1  accepted mutations a second (creates, updates and deletes of ModuleWorkers),
 C2  reads a second (Resources, Operations, small pages), 16 clients
 C3  resident memory of control and gateway over N Operations (`--operations`, 5,000 unless said)
 
-The clients are threads of separate processes: their CPU is not in the figures, but shares the cores.
+The clients are connections of two processes: their CPU has a line of its own, since it shares the cores.
 """
 
 from __future__ import annotations
@@ -147,15 +147,17 @@ _WORK: dict[str, Callable[[Connection, int], Awaitable[list[str]]]] = {
 }
 
 
-def _client(target: Target, work: str, connections: int, count: int) -> list[float]:
-    """One client process: `count` calls on each of its connections; all latencies in milliseconds."""
+def _client(target: Target, work: str, connections: int, count: int) -> tuple[list[float], float]:
+    """One client process: `count` calls on each of its connections; all latencies, and its own CPU, in milliseconds."""
 
     async def run() -> list[float]:
         opened = await asyncio.gather(*(Connection(target).open() for _ in range(connections)))
         await asyncio.gather(*(_WORK[work](connection, count) for connection in opened))
         return [latency for connection in opened for latency in connection.latencies]
 
-    return uvloop.run(run())
+    began = time.process_time()
+    latencies = uvloop.run(run())
+    return latencies, (time.process_time() - began) * 1000
 
 
 @dataclass
@@ -175,28 +177,31 @@ class Bench:
         root = dev.ready["baseUrl"].removeprefix(dev.ready["origin"])
         self.target = Target(host, int(port), dev.ready["caFile"], dev.token, root)
 
-    def drive(self, work: str, calls: int, clients: int = CLIENTS) -> tuple[float, list[float]]:
-        """Seconds and latencies of about `calls` calls, spread over the clients."""
+    def drive(self, work: str, calls: int, clients: int = CLIENTS) -> tuple[float, list[float], float]:
+        """Seconds, latencies and the clients' CPU milliseconds of about `calls` calls, spread over the clients."""
         each, connections = max(1, calls // clients), clients // CLIENT_PROCESSES
         began = time.perf_counter()
         futures = [self._pool.submit(_client, self.target, work, connections, each) for _ in range(CLIENT_PROCESSES)]
-        latencies = [latency for future in futures for latency in future.result()]
-        return time.perf_counter() - began, latencies
+        ended = [future.result() for future in futures]
+        seconds = time.perf_counter() - began
+        return seconds, [latency for latencies, _ in ended for latency in latencies], sum(cpu for _, cpu in ended)
 
-    def cpu_ms(self) -> float:
-        return sum(usage([self.dev.service_pid(service)]).cpu_ms for service in SERVICES)
+    def cpu_ms(self) -> dict[str, float]:
+        return {service: usage([self.dev.service_pid(service)]).cpu_ms for service in SERVICES}
 
     def measure(self, name: str, work: str, calls: int) -> Result:
         self.drive(work, calls // 10)
         before = self.cpu_ms()
-        seconds, latencies = self.drive(work, calls)
+        seconds, latencies, client_ms = self.drive(work, calls)
+        spent = {service: cpu - before[service] for service, cpu in self.cpu_ms().items()} | {"clients": client_ms}
         result = Result(name)
         result.set(
             calls=len(latencies),
             calls_per_second=len(latencies) / seconds,
             p50_ms=percentile(latencies, 0.50),
             p99_ms=percentile(latencies, 0.99),
-            cpu_ms_per_call=(self.cpu_ms() - before) / len(latencies),
+            cpu_ms_per_call=sum(spent.values()) / len(latencies),
+            **{f"cpu_ms_{process}": cpu / len(latencies) for process, cpu in spent.items()},
         )
         return result
 

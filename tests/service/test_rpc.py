@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from saisei.control.v1 import resources_pb2, resources_pb2_grpc
+from saisei_contract.errors import SaiseiError
 from saisei_service.rpc import RpcServer, UnixSocket, open_channel
+from saisei_service.rpc_errors import from_rpc_error
 
 
 async def _answers(address: str) -> bool:
@@ -66,3 +71,41 @@ async def test_an_address_that_cannot_be_bound_fails_the_start(tmp_path: Path) -
     finally:
         await server.server.stop(0)
     raise AssertionError("started without a listener")
+
+
+class _Failing(resources_pb2_grpc.ResourceServiceServicer):
+    async def GetResource(  # noqa: N802 - the rpc's name
+        self, request: resources_pb2.GetResourceRequest, context: object
+    ) -> resources_pb2.Resource:
+        if request.uid == "known":
+            raise SaiseiError("gone", "It was deleted.", {"operationId": "op-1"})
+        raise RuntimeError("the database's password is hunter2")
+
+
+async def test_a_servicers_errors_cross_in_one_form(tmp_path: Path) -> None:
+    """Design 1: a SaiseiError is a Status with its reason, words and metadata; anything else says nothing of inside."""
+    server = RpcServer()
+    add = resources_pb2_grpc.add_ResourceServiceServicer_to_server
+    server.register(add, _Failing(), "saisei.control.v1.ResourceService")
+    address = f"unix:{tmp_path / 'a.sock'}"
+    await server.start([address])
+    try:
+        async with open_channel(address) as channel:
+            stub = resources_pb2_grpc.ResourceServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as known:
+                await stub.GetResource(resources_pb2.GetResourceRequest(uid="known"))
+            error = from_rpc_error(known.value)
+            assert (error.reason, error.detail, error.metadata) == ("gone", "It was deleted.", {"operationId": "op-1"})
+            with pytest.raises(grpc.aio.AioRpcError) as unknown:
+                await stub.GetResource(resources_pb2.GetResourceRequest(uid="x"))
+            assert from_rpc_error(unknown.value).reason == "internal_error"
+            assert "hunter2" not in str(unknown.value)
+            # A method that the servicer lacks, and a service that nobody added.
+            with pytest.raises(grpc.aio.AioRpcError) as missing:
+                await stub.ListResources(resources_pb2.ListResourcesRequest())
+            assert missing.value.code() in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL}
+            with pytest.raises(grpc.aio.AioRpcError) as nobody:
+                await resources_pb2_grpc.OperationServiceStub(channel).GetOperation(resources_pb2.GetOperationRequest())
+            assert nobody.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    finally:
+        await server.stop(0)
