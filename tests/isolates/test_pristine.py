@@ -166,6 +166,21 @@ async def test_worn_out_threads_are_replaced(own_lab: Any) -> None:
     assert process._count >= 4
 
 
+async def test_a_thread_keeps_nothing_of_ended_contexts(own_lab: Any, make_workflow: Any) -> None:
+    """Design 3: the modules of a context are freed after it, so a thread's memory does not grow with its contexts."""
+    lab = own_lab(max_threads=1, warm_threads=1, thread_heap=64, thread_recycle_heap=1_000)
+    functions = "\n".join(
+        f"export function part{number}(a) {{ return [a, {number}].map((v) => v + {number}); }}" for number in range(1500)
+    )
+    source = make_workflow("return {};", before=functions)
+    # One graph takes about 600 KB of heap once it is evaluated: those of 300 contexts would be three times the heap.
+    for _ in range(300):
+        end, _ = await lab.run(source)
+        assert isinstance(end.outcome, Completed)
+        assert end.proof.kind is ProofKind.QUIESCENT
+    assert lab.pool._isolates["worker"].process._count <= 2
+
+
 async def test_polyfills_work(lab: Any) -> None:
     """Design 3: applications that polyfill builtins are correct, only slower."""
     end, _ = await lab.body(

@@ -20,9 +20,9 @@ class IsolateSettings:
     # Workflow threads of one Worker: kept ready, and at most.
     warm_threads: int = 4
     max_threads: int = 40
-    # A thread is replaced after so many contexts or so much heap: the engine frees no module before its thread ends.
-    contexts_per_thread: int = 1000
-    thread_recycle_heap: int = 96
+    # A thread is replaced after so many contexts or so much heap: whatever leaks in the engine ends with its thread.
+    contexts_per_thread: int = 20_000
+    thread_recycle_heap: int = 144
     # A thread over `thread_heap` is ended by the engine, a process over `process_memory` is killed.
     thread_heap: int = 192
     process_memory: int = 2048

@@ -142,9 +142,6 @@ export class Code {
 }
 Object.setPrototypeOf(Code.prototype, null);
 
-/** How many modules this thread has made: the engine frees none of them before the thread ends. */
-export let modulesMade = 0;
-
 export class Graph {
   /**
    * @param {Code} code
@@ -246,7 +243,6 @@ export class Graph {
       const options = /** @type {any} */ ({ __proto__: null, identifier: `${this.tag}${path}` });
       module = new SyntheticModule(["default"], () => setExport(module, "default", value), options);
     }
-    modulesMade++;
     ArrayPush(fresh, { module, path, isScript: source.type === JAVASCRIPT });
     MapSet(this.modules, path, module);
     return module;

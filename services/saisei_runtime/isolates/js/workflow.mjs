@@ -11,7 +11,7 @@ import {
 } from "./intrinsics.mjs";
 import { activity, dropTimers, hostTimers } from "./quiescence.mjs";
 import { DocumentFault, decodeDocument, encodeDocument } from "./documents.mjs";
-import { Graph, ModuleProblem, modulesMade } from "./modules.mjs";
+import { Graph, ModuleProblem } from "./modules.mjs";
 import { Environment } from "./environment.mjs";
 import { Steps } from "./step.mjs";
 import { isPristine } from "./pristine.mjs";
@@ -71,9 +71,9 @@ export class WorkflowRole {
     this.console.line("error", [what, error]);
   }
 
-  /** True when this thread has made enough modules, contexts or heap to be replaced by a fresh one. */
+  /** True when this thread has had enough contexts or heap to be replaced by a fresh one. */
   isWornOut() {
-    if (this.contexts >= this.limits.maxContexts || modulesMade >= this.limits.maxContexts * 4) return true;
+    if (this.contexts >= this.limits.maxContexts) return true;
     return this.contexts % HEAP_CHECK_EVERY === 0 && heapStatistics().used_heap_size > this.limits.maxHeapBytes;
   }
 }
