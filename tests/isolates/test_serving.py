@@ -18,7 +18,7 @@ from saisei_runtime.isolates.port import BindingResult, Completed, FetchHead, Fe
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "the condition did not become true"
@@ -181,7 +181,7 @@ async def test_response_streams(lab: Any) -> None:
     body = aiter(result.body)
     for number, gate in enumerate(gates):
         gate.set()
-        assert await asyncio.wait_for(anext(body), 5) == b"part %d" % number
+        assert await asyncio.wait_for(anext(body), 30) == b"part %d" % number
     with pytest.raises(StopAsyncIteration):
         await anext(body)
 
@@ -267,14 +267,14 @@ async def test_unread_request_body(lab: Any) -> None:
 async def test_many_at_once_share_one_graph(lab: Any) -> None:
     """MW-20: invocations of a Version run concurrently over one module graph; vars are fresh for each."""
     source = handler(
-        """active++; most = Math.max(most, active); await new Promise((r) => setTimeout(r, 20)); active--;
-        const n = env.V.n; env.V.n = 2; return Response.json({most, n});""",
-        "let active = 0, most = 0;",
+        """if (++active === 20) all(); await together;
+        const n = env.V.n; env.V.n = 2; return Response.json({active, n});""",
+        "let active = 0, all; const together = new Promise((r) => { all = r; });",
     )
-    results = await asyncio.gather(*(fetch(lab, source, vars_json=b'{"V":{"n":1}}') for _ in range(20)))
+    asked = (fetch(lab, source, vars_json=b'{"V":{"n":1}}') for _ in range(20))
+    results = await asyncio.wait_for(asyncio.gather(*asked), 30)
     bodies = [json.loads(await read(result)) for result in results]
-    assert max(body["most"] for body in bodies) > 10
-    assert {body["n"] for body in bodies} == {1}
+    assert {(body["active"], body["n"]) for body in bodies} == {(20, 1)}
 
 
 async def test_wait_until_outlives_the_response(lab: Any) -> None:
@@ -295,7 +295,7 @@ async def test_wait_until_outlives_the_response(lab: Any) -> None:
     assert await ask("") == b"now"
     assert json.loads(await ask("result")) == {"late": False, "expired": ""}
     await ask("go")
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 30
     while json.loads(await ask("result")) != {"late": True, "expired": "context_expired"}:
         assert time.monotonic() < limit
 
@@ -320,17 +320,17 @@ async def test_client_that_leaves_early(lab: Any) -> None:
     task = asyncio.create_task(fetch(lab, source))
     assert json.loads(await read(await fetch(lab, source, url="https://a.example/result"))) == {"aborted": 0}
     task.cancel()
-    limit = time.monotonic() + 5
+    limit = time.monotonic() + 30
     while json.loads(await read(await fetch(lab, source, url="https://a.example/result"))) != {"aborted": 1}:
         assert time.monotonic() < limit
 
 
 async def test_blocked_thread_is_ended(own_lab: Any) -> None:
     """Design 3: a handler that blocks its thread is terminated; its callers get 503 and the next request works."""
-    lab = own_lab(serve_stalled_after=0.3)
+    lab = own_lab(serve_stalled_after=1.5)
     source = handler("if (request.url.endsWith('loop')) for (;;) {} return new Response('fine');")
     with pytest.raises(SaiseiError, match="backend_unavailable"):
-        await asyncio.wait_for(fetch(lab, source, url="https://a.example/loop"), 10)
+        await asyncio.wait_for(fetch(lab, source, url="https://a.example/loop"), 30)
     assert await read(await fetch(lab, source)) == b"fine"
 
 

@@ -64,6 +64,7 @@ class DevHost:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
+            self.print_logs()
             raise AssertionError("saisei dev ended early: " + (self.data_dir / "dev.stderr").read_text()[-4000:])
         self.ready: dict[str, Any] = json.loads(line)
         self.token: str = self.ready["token"]
