@@ -303,18 +303,35 @@ class Host:
         self.engine.deployment_changed(worker)
 
     async def until(self, instance_id: str, *statuses: str, workflow: str = "wf") -> Any:
-        """The view once the status is one of those; AssertionError after 10 s."""
+        """The view once the status is one of those; AssertionError after 30 s or more."""
         view = None
-        for _ in range(1000):
+        for _ in range(3000):
             view = await self.engine.get(workflow, instance_id)
             if view.status in statuses:
                 return view
             await asyncio.sleep(0.01)
         raise AssertionError(f"{view} is not {statuses}")
 
+    async def until_counted(self, status: str, count: int, workflow: str = "wf") -> None:
+        """Until so many instances have the status; AssertionError after 30 s or more."""
+        counts: dict[str, int] = {}
+        for _ in range(3000):
+            counts = await self.engine.counts(workflow)
+            if counts[status] == count:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{counts}, not {count} {status}")
+
+    def lease_until_ms(self) -> int:
+        """The lease of the one instance that has one."""
+        with self.database.reader.connect() as connection:
+            found = connection.exec_driver_sql("SELECT max(lease_until_ms) FROM workflow_instances").scalar()
+        assert found is not None
+        return int(found)
+
     async def eventually_complete(self, instance_id: str, workflow: str = "wf") -> None:
         """Like `until` complete, through an outage."""
-        for _ in range(1000):
+        for _ in range(1500):
             with contextlib.suppress(SaiseiError):
                 if (await self.engine.get(workflow, instance_id)).status == "complete":
                     return
@@ -325,7 +342,7 @@ class Host:
         """The recorded events of an instance that has ended."""
         subscription = await self.engine.subscribe(workflow, instance_id, cursor)
         found = []
-        while (record := await asyncio.wait_for(subscription.next(), 10)) is not None:
+        while (record := await asyncio.wait_for(subscription.next(), 30)) is not None:
             found.append(record)
         return found
 
@@ -339,8 +356,8 @@ class Host:
         await self.eventually(lambda: not self.pool.running)
 
     async def eventually(self, condition: Callable[[], bool]) -> None:
-        """Polls a condition for at most 10 s."""
-        for _ in range(2000):
+        """Polls a condition for 30 s or more."""
+        for _ in range(6000):
             if condition():
                 return
             await asyncio.sleep(0.005)

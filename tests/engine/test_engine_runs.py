@@ -7,6 +7,7 @@ import asyncio
 from engine_fakes import YEAR, Completed, CrashError, End, Hold, Host, holds, refused, returns_nothing, sleeps
 
 from saisei_runtime.isolates.port import RetryPolicy
+from saisei_runtime.workflow.journal import wall_ms
 
 # --- ends -------------------------------------------------------------------------------------------------------------
 
@@ -101,18 +102,17 @@ async def test_a_crash_repeats_the_step_not_the_journal(host: Host) -> None:
 async def test_a_crash_loop_is_slowed_down(host: Host) -> None:
     """W-107: one replacement at once; the next one a second of real time later, on whatever clock."""
 
+    begun = []
+
     def program(event, step):
+        begun.append(wall_ms())
         raise CrashError
         yield
 
     host.define(program)
     await host.engine.create("wf", "i", None)
-    await host.eventually(lambda: len(host.pool.started) == 2)
-    await host.idle()
-    assert len(host.pool.started) == 2
-    began = asyncio.get_running_loop().time()
-    await host.eventually(lambda: len(host.pool.started) == 3)
-    assert asyncio.get_running_loop().time() - began > 0.5
+    await host.eventually(lambda: len(begun) >= 3)
+    assert begun[2] - begun[1] > 900
     assert (await host.engine.get("wf", "i")).status == "running"
 
 
@@ -161,7 +161,8 @@ async def test_a_killed_runtime_takes_its_instances_back(host: Host) -> None:
         # The dead one's context wakes up once more: it is fenced.
         context = next(iter(dead.pool.running.values()))
         context.finish(Completed(b'{"late":true}'))
-        await asyncio.sleep(0.05)
+        await dead.eventually(lambda: not dead.engine._contexts.runs)
+        await dead.engine._journal.transact(lambda connection: None)  # after everything that was submitted before
         view = await alive.engine.get("wf", "i")
         assert (view.status, view.output) == ("complete", None)
     finally:
@@ -177,12 +178,18 @@ async def test_another_runtime_takes_over_after_the_lease(host: Host) -> None:
     await dead.engine.create("wf", "i", None)
     await dead.eventually(lambda: bool(dead.pool.running))
     dead.fall_silent()
+    lease_until_ms, begun = host.lease_until_ms(), []
+
+    def program(event, step):
+        begun.append(wall_ms())
+        yield step.do("only", lambda: b"{}")
+
     other = dead.reborn(runtime_id="other")
-    other.define(returns_nothing)
+    other.define(program)
     await other.start()
     try:
-        assert not other.pool.started
         await other.until("i", "complete")
+        assert begun[0] >= lease_until_ms
     finally:
         await other.stop()
         await dead.stop()
@@ -190,17 +197,16 @@ async def test_another_runtime_takes_over_after_the_lease(host: Host) -> None:
 
 async def test_leases_are_renewed_while_code_runs(host: Host) -> None:
     """W-151: a context that runs longer than its lease keeps it."""
-    short = host.reborn(runtime_id="short", lease_ms=200)
+    short = host.reborn(runtime_id="short", lease_ms=1_500)
     short.define(holds)
     await short.start()
     try:
         await short.engine.create("wf", "i", None)
         await short.eventually(lambda: bool(short.pool.running))
-        loop = asyncio.get_running_loop()
-        until = loop.time() + 0.8
-        while loop.time() < until:
-            await asyncio.sleep(0.05)
-            assert len(short.pool.started) == 1 and short.pool.running
+        first = host.lease_until_ms()
+        await short.eventually(lambda: wall_ms() > first)
+        assert len(short.pool.started) == 1 and short.pool.running
+        assert host.lease_until_ms() > first
     finally:
         await short.stop()
 
@@ -222,9 +228,7 @@ async def test_an_advance_answers_when_all_that_is_due_has_started(host: Host) -
     await small.start()
     try:
         await small.engine.create_batch("wf", [(f"i{number}", None) for number in range(200)])
-        await small.engine.settle_due()
-        await small.idle()
-        assert (await small.engine.counts("wf"))["sleeping"] == 200
+        await small.until_counted("sleeping", 200)
         small.clock.advance(3600)
         assert await small.engine.settle_due() == 200
         assert len(small.pool.started) == 400

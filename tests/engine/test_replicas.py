@@ -26,12 +26,18 @@ def url(postgres_url: str) -> Iterator[str]:
 
 
 @pytest.fixture
-async def pair(url: str) -> AsyncIterator[tuple[Host, Host]]:
+def lease_ms() -> int:
+    """So long that only what it is about takes an instance from its owner, however slow the machine."""
+    return 30_000
+
+
+@pytest.fixture
+async def pair(url: str, lease_ms: int) -> AsyncIterator[tuple[Host, Host]]:
     """Runtime `a` has a Deployment, `b` has none until a test says so: what `b` is asked runs in `a`."""
     databases: list[Database] = [open_database(url), open_database(url)]
     migrate_runtime(databases[0])
     hosts = [
-        Host(database, settings=EngineSettings(name, lease_ms=1_500, stop_seconds=5))
+        Host(database, settings=EngineSettings(name, lease_ms=lease_ms, stop_seconds=20))
         for name, database in zip(("a", "b"), databases, strict=True)
     ]
     for host in hosts:
@@ -52,7 +58,7 @@ def waits(event, step):
     return (yield step.wait("w", "go", 600))
 
 
-async def test_termination_reaches_the_owner(pair: tuple[Host, Host]) -> None:
+async def test_termination_reaches_the_owner(pair: tuple[Host, Host], lease_ms: int) -> None:
     """W-070, W-151: asked in one runtime, the other one's context is stopped with proof, well before its lease."""
     a, b = pair
     a.define(holds)
@@ -61,7 +67,7 @@ async def test_termination_reaches_the_owner(pair: tuple[Host, Host]) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     assert (await b.engine.terminate("wf", "i")).status == "terminated"
-    assert loop.time() - began < 1.4
+    assert loop.time() - began < lease_ms / 3000  # the owner itself looks at half-life
     assert not a.pool.running
 
 
@@ -76,11 +82,11 @@ async def test_events_and_subscribers_cross_runtimes(pair: tuple[Host, Host]) ->
     pending = asyncio.create_task(subscription.next())
     await asyncio.sleep(0.05)
     await b.engine.send_event("wf", "i", "go", b'{"n":1}')
-    assert (await asyncio.wait_for(pending, 3)).type == "workflow_running"
-    assert (await asyncio.wait_for(subscription.next(), 3)).type == "wait_completed"
-    assert (await asyncio.wait_for(subscription.next(), 3)).type == "workflow_completed"
-    assert await asyncio.wait_for(subscription.next(), 3) is None
-    while all(change[:2] != ("i", "complete") for change in await asyncio.wait_for(anext(watch), 3)):
+    assert (await asyncio.wait_for(pending, 10)).type == "workflow_running"
+    assert (await asyncio.wait_for(subscription.next(), 10)).type == "wait_completed"
+    assert (await asyncio.wait_for(subscription.next(), 10)).type == "workflow_completed"
+    assert await asyncio.wait_for(subscription.next(), 10) is None
+    while all(change[:2] != ("i", "complete") for change in await asyncio.wait_for(anext(watch), 10)):
         pass
     watch.close()
 
@@ -141,6 +147,7 @@ async def test_purge_reaches_every_runtime(pair: tuple[Host, Host]) -> None:
     assert caught.value.reason == "backend_unavailable"
 
 
+@pytest.mark.parametrize("lease_ms", [1_500])
 async def test_a_dead_runtime_is_taken_over(pair: tuple[Host, Host]) -> None:
     """W-150, W-155, design 4: within about one lease; what the dead one still says changes nothing."""
     a, b = pair

@@ -19,7 +19,7 @@ def waits(event, step):
 
 
 async def take(subscription):
-    return await asyncio.wait_for(subscription.next(), 10)
+    return await asyncio.wait_for(subscription.next(), 30)
 
 
 async def rest(subscription):
@@ -111,7 +111,7 @@ async def test_a_cursor_beyond_the_end_ends_with_the_instance(host: Host) -> Non
     await asyncio.sleep(0.02)
     assert not pending.done()
     await host.engine.send_event("wf", "i", "go", None)
-    assert await asyncio.wait_for(pending, 5) is None
+    assert await asyncio.wait_for(pending, 30) is None
 
 
 async def test_large_documents_are_read_a_few_at_a_time(host: Host) -> None:
@@ -158,7 +158,7 @@ async def test_a_hidden_ending_still_ends(host: Host) -> None:
     pending = asyncio.create_task(subscription.next())
     await asyncio.sleep(0)
     await host.engine.terminate("wf", "i")
-    assert await asyncio.wait_for(pending, 5) is None
+    assert await asyncio.wait_for(pending, 30) is None
 
 
 async def test_concurrent_nexts_are_served_in_call_order(host: Host) -> None:
@@ -169,7 +169,7 @@ async def test_concurrent_nexts_are_served_in_call_order(host: Host) -> None:
     pending = [asyncio.create_task(subscription.next()) for _ in range(14)]
     await host.until("i", "waiting")
     await host.engine.send_event("wf", "i", "go", None)
-    records = await asyncio.wait_for(asyncio.gather(*pending), 10)
+    records = await asyncio.wait_for(asyncio.gather(*pending), 30)
     assert [record and record.event_id for record in records] == [*range(1, 13), None, None]
 
 
@@ -184,10 +184,10 @@ async def test_close_ends_pending_and_later_calls(host: Host) -> None:
     await asyncio.sleep(0.02)
     one.close()
     one.close()
-    assert await asyncio.wait_for(asyncio.gather(*pending), 5) == [None, None]
+    assert await asyncio.wait_for(asyncio.gather(*pending), 30) == [None, None]
     assert await take(one) is None
     await host.engine.send_event("wf", "i", "go", None)
-    assert (await asyncio.wait_for(waiting, 5)).type == "workflow_running"
+    assert (await asyncio.wait_for(waiting, 30)).type == "workflow_running"
 
 
 async def test_a_given_up_next_takes_no_event_with_it(host: Host) -> None:
@@ -254,4 +254,4 @@ async def test_a_watch_tells_statuses_as_they_are_committed(host: Host) -> None:
     watch.close()
     with pytest.raises(StopAsyncIteration):
         await anext(slow)
-    await asyncio.wait_for(follower, 5)
+    await asyncio.wait_for(follower, 30)
