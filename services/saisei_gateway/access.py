@@ -14,9 +14,9 @@ import grpc
 from saisei.common.v1.common_pb2 import Principal
 from saisei.control.v1 import access_pb2
 from saisei_contract.errors import SaiseiError
-from saisei_gateway.shared import Shared
 from saisei_service.credentials import Metadata, service_metadata, user_metadata
 from saisei_service.rpc_errors import from_rpc_error
+from saisei_service.shared import Shared
 
 if TYPE_CHECKING:
     from saisei.control.v1.access_pb2_grpc import AccessServiceAsyncStub

@@ -13,6 +13,7 @@ from saisei.control.v1.admin_pb2_grpc import ControlAdminServiceStub
 from saisei.control.v1.artifacts_pb2_grpc import ArtifactServiceStub
 from saisei.control.v1.resources_pb2_grpc import OperationServiceStub, ResourceServiceStub, SupportServiceStub
 from saisei.runtime.v1.admin_pb2_grpc import RuntimeAdminServiceStub
+from saisei.runtime.v1.feed_pb2_grpc import EventFeedServiceStub
 from saisei.runtime.v1.invocation_pb2_grpc import InvocationServiceStub
 from saisei.runtime.v1.workflows_pb2_grpc import WorkflowServiceStub
 from saisei_service.rpc_errors import from_rpc_error
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         SupportServiceAsyncStub,
     )
     from saisei.runtime.v1.admin_pb2_grpc import RuntimeAdminServiceAsyncStub
+    from saisei.runtime.v1.feed_pb2_grpc import EventFeedServiceAsyncStub
     from saisei.runtime.v1.invocation_pb2_grpc import InvocationServiceAsyncStub
     from saisei.runtime.v1.workflows_pb2_grpc import WorkflowServiceAsyncStub
 
@@ -46,6 +48,7 @@ class Backends:
     resources: ResourceServiceAsyncStub
     support: SupportServiceAsyncStub
     admin: RuntimeAdminServiceAsyncStub
+    feed: EventFeedServiceAsyncStub
     invocations: InvocationServiceAsyncStub
     workflows: WorkflowServiceAsyncStub
 
@@ -59,6 +62,7 @@ def backends(control: grpc.aio.Channel, runtime: grpc.aio.Channel) -> Backends:
         resources=ResourceServiceStub(control),
         support=SupportServiceStub(control),
         admin=RuntimeAdminServiceStub(runtime),
+        feed=EventFeedServiceStub(runtime),
         invocations=InvocationServiceStub(runtime),
         workflows=WorkflowServiceStub(runtime),
     )

@@ -12,6 +12,7 @@ from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import is_uid
 from saisei_gateway.access import Authenticator, Caller
 from saisei_gateway.backends import Backends
+from saisei_gateway.event_readers import Readers
 from saisei_gateway.host_api.discovery import Terms
 from saisei_gateway.host_api.request import decode_component
 from saisei_gateway.metrics import Metrics
@@ -21,15 +22,20 @@ from saisei_service.credentials import Metadata
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Made once in a process. `draining` is set when the process is told to stop: event streams end then."""
+    """Made once in a process. `drain` is called when it is told to stop: event streams end then."""
 
     settings: GatewaySettings
     backends: Backends
     authenticator: Authenticator
     terms: Terms
     metrics: Metrics
+    readers: Readers
     service_metadata: Metadata = field(repr=False)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def drain(self) -> None:
+        self.draining.set()
+        self.readers.cut()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from saisei_gateway.admin import admin_app
 from saisei_gateway.app import GatewayApp
 from saisei_gateway.backends import backends
 from saisei_gateway.calls import Gateway
+from saisei_gateway.event_feed import Feed
+from saisei_gateway.event_readers import Readers
 from saisei_gateway.host_api.discovery import Terms
 from saisei_gateway.metrics import Metrics
 from saisei_gateway.server import HttpServer
@@ -52,20 +54,22 @@ async def serving(settings: GatewaySettings) -> AsyncIterator[tuple[HttpServer, 
     tls = settings.channel_credentials()
     control, runtime = open_channel(settings.control(), tls), open_channel(settings.runtime(), tls)
     stubs, credential = backends(control, runtime), settings.credential()
+    own = service_metadata(credential)
     gateway = Gateway(
         settings=settings,
         backends=stubs,
         authenticator=Authenticator(stubs.access, credential),
         terms=Terms(stubs.support, settings),
         metrics=Metrics(),
-        service_metadata=service_metadata(credential),
+        readers=Readers(Feed(stubs.feed, own), settings.heartbeat_seconds),
+        service_metadata=own,
     )
     server = HttpServer(
         GatewayApp(gateway),
         split_address(settings.gateway_listen),
         tls=server_context(settings.tls_cert_file, settings.tls_key_file),
         grace_seconds=settings.shutdown_seconds,
-        on_stop=gateway.draining.set,
+        on_stop=gateway.drain,
     )
     servers = [server]
     host, port = split_address(settings.admin_listen)
@@ -80,6 +84,7 @@ async def serving(settings: GatewaySettings) -> AsyncIterator[tuple[HttpServer, 
         for each in servers:
             each.stop()
         await asyncio.gather(*tasks)
+        await gateway.readers.stop()
         await asyncio.gather(control.close(), runtime.close())
 
 

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import ssl
 from asyncio import TimerHandle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from socket import socket
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,6 +21,10 @@ MAX_HEAD_BYTES = 64 * 1024
 # From the connection, or from the first byte of a request, until its head is complete.
 HEAD_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 75
+# What a client that does not read an event stream has waiting for it here, beyond one batch.
+STREAM_BUFFER_BYTES = 64 * 1024
+
+_CONNECTION = "saisei.connection"
 
 
 class _HeadTooLarge(Exception):  # noqa: N818 - a signal through the parser
@@ -32,6 +37,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _head_timer: TimerHandle | None = None
     _fault = "The bytes are no HTTP/1.1 request."
+    _on_gone: Callable[[], None] | None = None
+    _on_writable: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -40,11 +47,52 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         super().connection_lost(exc)
+        # The scope knows this object; without that ring, both are freed at once and not when the collector comes by.
+        self.scope = self.cycle = None  # type: ignore[assignment]
+        if self._on_gone is not None:
+            self._on_gone()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._on_writable is not None:
+            self._on_writable()
+
+    @contextlib.contextmanager
+    def streaming(self, *, on_gone: Callable[[], None], on_writable: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, the body of a response whose head was sent is written by `write` and not as messages.
+
+        That costs no task for each end of the stream. `on_gone` may be called before the block begins.
+        """
+        self._on_gone, self._on_writable = on_gone, on_writable
+        self.transport.set_write_buffer_limits(STREAM_BUFFER_BYTES)
+        if self.transport.is_closing():
+            on_gone()
+        try:
+            yield
+        finally:
+            self._on_gone = self._on_writable = None
+            self.transport.set_write_buffer_limits()
+
+    def write(self, framed: bytes) -> None:
+        """Whole chunks of the body. Nothing happens once the client has gone."""
+        if not self.transport.is_closing():
+            self.transport.write(framed)
+
+    @property
+    def paused(self) -> bool:
+        """The client has more than STREAM_BUFFER_BYTES waiting for it."""
+        return self.flow.write_paused
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0
         self._arm()
         super().on_message_begin()
+        self.scope["state"][_CONNECTION] = self
+
+    def on_body(self, body: bytes) -> None:
+        # A stream has no use for a body, and would not see its client go while one is waiting to be read.
+        if self._on_gone is None:
+            super().on_body(body)
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -88,6 +136,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def _late(self) -> None:
         self._head_timer = None
         self.transport.close()
+
+
+def connection_of(scope: Mapping[str, Any]) -> BoundedProtocol:
+    """The connection of a request."""
+    connection: BoundedProtocol = scope["state"][_CONNECTION]
+    return connection
 
 
 class HttpServer(uvicorn.Server):

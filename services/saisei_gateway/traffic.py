@@ -125,7 +125,7 @@ class Exchange:
             return dict(await receive())
 
         try:
-            await until_gone(watched_receive, None, self._download(rpc, send))
+            await until_gone(watched_receive, self._download(rpc, send))
         finally:
             uploading.cancel()
             await asyncio.gather(uploading, return_exceptions=True)

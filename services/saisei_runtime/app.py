@@ -15,9 +15,10 @@ from types import TracebackType
 import uvloop
 
 from saisei.control.v1 import access_pb2_grpc, assignments_pb2_grpc
-from saisei.runtime.v1 import admin_pb2_grpc, invocation_pb2_grpc, workflows_pb2_grpc
+from saisei.runtime.v1 import admin_pb2_grpc, feed_pb2_grpc, invocation_pb2_grpc, workflows_pb2_grpc
 from saisei_runtime.access import Authenticator
 from saisei_runtime.api.admin_service import RuntimeAdminServicer
+from saisei_runtime.api.feed_service import FeedServicer
 from saisei_runtime.api.invocation_service import InvocationServicer
 from saisei_runtime.api.workflow_service import WorkflowServicer
 from saisei_runtime.bindings.host import Bindings
@@ -111,14 +112,16 @@ class RuntimeApp:
         )
         self._watching: asyncio.Task[None] | None = None
         self._server = RpcServer()
+        access = Authenticator(access_pb2_grpc.AccessServiceStub(self._channel), credential)
         self._server.register(
             workflows_pb2_grpc.add_WorkflowServiceServicer_to_server,
-            WorkflowServicer(
-                self.engine,
-                self.state,
-                Authenticator(access_pb2_grpc.AccessServiceStub(self._channel), credential),
-            ),
+            WorkflowServicer(self.engine, self.state, access),
             "saisei.runtime.v1.WorkflowService",
+        )
+        self._server.register(
+            feed_pb2_grpc.add_EventFeedServiceServicer_to_server,
+            FeedServicer(self.engine, self.state, access, credential),
+            "saisei.runtime.v1.EventFeedService",
         )
         self._server.register(
             invocation_pb2_grpc.add_InvocationServiceServicer_to_server,

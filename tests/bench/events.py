@@ -14,7 +14,9 @@ import ssl
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,17 @@ from saisei_service.rpc import open_channel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.bench.event_clients import Connect, events_request
 from tests.bench.host import BenchHost
-from tests.bench.measure import percentile, process_tree, usage
+from tests.bench.measure import own_cpu_ms, percentile, process_tree, usage
 
 IDLE = 2000
 ACTIVE = 200
-IDLE_SECONDS = 5.0
+ROUNDS = 3
+# A heartbeat of each stream is in it.
+IDLE_SECONDS = 16.0
 Figures = dict[str, float]
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Bench:
@@ -46,8 +52,9 @@ class Bench:
         self._stub = WorkflowServiceStub(open_channel(host.grpc_runtime))
         self._tls = ssl.create_default_context(cafile=str(host.ready["caFile"]))
         authority = str(host.ready["origin"]).removeprefix("https://")
-        self._server, _, port = authority.partition(":")
-        self._port = int(port)
+        server, _, port = authority.partition(":")
+        self.connect = Connect(host.grpc_runtime, server, int(port), str(host.ready["caFile"]), host.token)
+        self._clients: asyncio.subprocess.Process | None = None
 
     # --- instances ---
 
@@ -89,14 +96,24 @@ class Bench:
 
     async def http(self, class_name: str, instance_id: str) -> AsyncIterator[bytes]:
         """Each event as JSON, as JSON lines over HTTPS from the gateway."""
+        async for line in self.http_on(await self.connection(), class_name, instance_id):
+            yield line
+
+    async def connection(self) -> Connection:
+        """One that has had an answer, and is kept alive."""
+        connect = self.connect
         reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self._port, ssl=self._tls, server_hostname=self._server
+            "127.0.0.1", connect.port, ssl=self._tls, server_hostname=connect.server
         )
-        path = f"/apis/saisei/v1/workflows/{self._host.workflows[class_name]}/instances/{instance_id}/events"
-        writer.write(
-            f"GET {path} HTTP/1.1\r\nhost: {self._server}:{self._port}\r\naccept: application/x-ndjson\r\n"
-            f"authorization: Bearer {self._host.token}\r\n\r\n".encode()
-        )
+        path = "/.well-known/takoform/v2"
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: {connect.server}:{connect.port}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        return reader, writer
+
+    async def http_on(self, connection: Connection, class_name: str, instance_id: str) -> AsyncIterator[bytes]:
+        reader, writer = connection
+        writer.write(events_request(self.connect, self._host.workflows[class_name], instance_id))
         try:
             status = await reader.readuntil(b"\r\n\r\n")
             assert b" 200 " in status.split(b"\r\n")[0], status
@@ -107,6 +124,40 @@ class Bench:
                     yield line.rstrip()
         finally:
             writer.close()
+
+    # --- many readers of one instance ---
+
+    async def attach(self, face: str, class_name: str, instance_id: str) -> None:
+        """ACTIVE readers in the process of the clients, once each has its first event."""
+        if self._clients is None:
+            self._clients = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.bench.event_clients", json.dumps(asdict(self.connect))),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        workflow = self._host.workflows[class_name]
+        job = {"face": face, "workflow": workflow, "instance": instance_id, "count": ACTIVE}
+        assert self._clients.stdin is not None
+        self._clients.stdin.write(json.dumps(job).encode() + b"\n")
+        assert await self._said() == {"attached": ACTIVE}
+
+    async def done(self) -> Figures:
+        """What the attached readers got: `events`, `messages` and their own `cpu_ms`, when their streams have ended."""
+        return await self._said()
+
+    async def _said(self) -> Figures:
+        assert self._clients is not None and self._clients.stdout is not None
+        said: Figures = json.loads(await self._clients.stdout.readline())
+        return said
+
+    async def go(self, class_name: str, instance_id: str) -> None:
+        request = pb.SendEventRequest(workflow_uid=self._host.workflows[class_name], id=instance_id, type="go")
+        await self._stub.SendEvent(request, metadata=self._metadata)
+
+    async def close(self) -> None:
+        if self._clients is not None:
+            self._clients.kill()
+            await self._clients.wait()
 
     # --- costs ---
 
@@ -119,6 +170,10 @@ class Bench:
     def cpu_ms(self) -> float:
         """Of every process of the Host."""
         return usage(process_tree(self._host.pid)).cpu_ms
+
+    def cpu_of(self, service: str) -> float:
+        """Milliseconds of one service, without its children."""
+        return own_cpu_ms(self.pid(service))
 
 
 Face = Callable[[str, str], AsyncIterator[bytes]]
@@ -151,11 +206,12 @@ async def fan_out(bench: Bench) -> Figures:
         began = time.perf_counter()
         events = await _drain(face, recorded)
         figures[f"{name}_history_per_s"] = events / (time.perf_counter() - began)
-        hot = await bench.create("ManySteps", {"steps": 50})
+        hot = await bench.create("PacedSteps", {"steps": 100, "pause": 0, "wait": True})
+        await bench.attach(name, "PacedSteps", hot)
         began = time.perf_counter()
-        counts = await asyncio.gather(*(_drain(face, hot) for _ in range(ACTIVE)))
-        # The instance sleeps for its last second.
-        figures[f"{name}_fan_out_per_s"] = sum(counts) / (time.perf_counter() - began - 1)
+        await bench.go("PacedSteps", hot)
+        got = await bench.done()
+        figures[f"{name}_fan_out_per_s"] = got["events"] / (time.perf_counter() - began)
     return figures
 
 
@@ -186,16 +242,15 @@ class Idle:
         self._tasks: list[asyncio.Task[None]] = []
         self._ready = asyncio.Semaphore(0)
 
-    async def open(self, face: Face, ids: list[str]) -> None:
-        for first in range(0, len(ids), 100):
-            part = ids[first : first + 100]
-            self._tasks += [asyncio.create_task(self._hold(face, instance_id)) for instance_id in part]
+    async def open(self, streams: Iterator[AsyncIterator[bytes]]) -> None:
+        while part := list(islice(streams, 100)):
+            self._tasks += [asyncio.create_task(self._hold(stream)) for stream in part]
             for _ in part:
                 await self._ready.acquire()
 
-    async def _hold(self, face: Face, instance_id: str) -> None:
+    async def _hold(self, stream: AsyncIterator[bytes]) -> None:
         seen = 0
-        async for _ in face("Waiter", instance_id):
+        async for _ in stream:
             seen += 1
             if seen == 5:
                 self._ready.release()
@@ -207,29 +262,51 @@ class Idle:
 
 
 async def idle(bench: Bench) -> Figures:
-    """Resident kilobytes of runtime and gateway for each of 2,000 idle subscriptions, and their CPU."""
+    """Resident kilobytes of runtime and gateway for each of 2,000 idle subscriptions, and their CPU.
+
+    `connection_gateway_kb` is an idle TLS connection that has had an answer and has no subscription; what HTTP adds to
+    that, on the same connections, is `http_…`. Nothing is closed before all is measured: allocators keep what they had.
+    """
     figures: Figures = {}
     ids = await bench.waiters(IDLE)
-    for name, face in (("grpc", bench.grpc), ("http", bench.http)):
-        # A few before, for caches and code paths; allocators keep what they once had, so each face is measured once.
-        few = Idle()
-        await few.open(face, ids[:100])
-        await few.close()
-        await _settle(bench)
-        before = {service: bench.rss(service) for service in ("runtime", "gateway")}
-        quiet = bench.cpu_ms()
+    # A few before, for caches and code paths.
+    few = [await bench.connection() for _ in range(50)]
+    warm = Idle()
+    await warm.open(bench.http_on(pair, "Waiter", name) for pair, name in zip(few, ids, strict=False))
+    await warm.open(bench.grpc("Waiter", name) for name in ids[:50])
+    await _settle(bench)
+
+    def sizes() -> Figures:
+        return {service: bench.rss(service) / 1024 for service in ("runtime", "gateway")}
+
+    async def cpu() -> float:
+        before = bench.cpu_ms()
         await asyncio.sleep(IDLE_SECONDS)
-        quiet = bench.cpu_ms() - quiet
-        held = Idle()
-        await held.open(face, ids)
-        await _settle(bench)
-        for service, size in before.items():
-            figures[f"{name}_{service}_kb_each"] = (bench.rss(service) - size) / IDLE / 1024
-        busy = bench.cpu_ms()
-        await asyncio.sleep(IDLE_SECONDS)
-        busy = bench.cpu_ms() - busy
-        await held.close()
-        figures[f"{name}_cpu_percent"] = max(0.0, busy - quiet) / IDLE_SECONDS / 10
+        return bench.cpu_ms() - before
+
+    empty, quiet = sizes(), await cpu()
+    connections = []
+    for first in range(0, IDLE, 50):
+        part = range(first, min(first + 50, IDLE))
+        connections += await asyncio.gather(*(bench.connection() for _ in part))
+    await _settle(bench)
+    connected = sizes()
+    figures["connection_gateway_kb"] = (connected["gateway"] - empty["gateway"]) / IDLE
+    held = Idle()
+    await held.open(bench.http_on(one, "Waiter", name) for one, name in zip(connections, ids, strict=True))
+    await _settle(bench)
+    subscribed = sizes()
+    for service, size in subscribed.items():
+        figures[f"http_{service}_kb"] = (size - connected[service]) / IDLE
+    figures["http_kb"] = figures["http_runtime_kb"] + figures["http_gateway_kb"]
+    figures["http_cpu_percent"] = max(0.0, await cpu() - quiet) / IDLE_SECONDS / 10
+    before, busy = sizes(), await cpu()
+    await held.open(bench.grpc("Waiter", name) for name in ids)
+    await _settle(bench)
+    figures["grpc_kb"] = (sizes()["runtime"] - before["runtime"]) / IDLE
+    figures["grpc_cpu_percent"] = max(0.0, await cpu() - busy) / IDLE_SECONDS / 10
+    await held.close()
+    await warm.close()
     return figures
 
 
@@ -237,30 +314,47 @@ async def idle(bench: Bench) -> Figures:
 
 
 async def hot(bench: Bench) -> Figures:
-    """Milliseconds of steps of 20 and of 100 ms, alone and with 200 active subscribers, whose own CPU is in it too."""
+    """Milliseconds of steps of 20 and of 100 ms, alone and with 200 active readers; and what an event costs.
+
+    The readers are a process of the lowest priority, since they would be elsewhere: it delays its own events only.
+    """
     figures: Figures = {}
-    for pause in (20, 100):
-        figures |= {f"{key}_{pause}": value for key, value in (await _hot(bench, pause)).items()}
+    for pause, steps in ((20, 100), (100, 30)):
+        figures |= {f"{key}_{pause}": value for key, value in (await _hot(bench, pause, steps)).items()}
     return figures
 
 
-async def _hot(bench: Bench, pause: int) -> Figures:
-    figures: Figures = {}
-    for name, face in (("alone", None), ("grpc", bench.grpc), ("http", bench.http)):
-        times = []
-        for _ in range(3):
-            instance_id = await bench.create("PacedSteps", {"steps": 40, "pause": pause})
-            readers = [
-                asyncio.create_task(_drain(face, instance_id, "PacedSteps")) for _ in range(ACTIVE if face else 0)
+async def _hot(bench: Bench, pause: int, steps: int) -> Figures:
+    times: dict[str, list[float]] = {"alone": [], "http": [], "grpc": []}
+    cpu: dict[str, Figures] = {name: {"runtime": 0.0, "gateway": 0.0} for name in times}
+    got: dict[str, Figures] = {name: {"events": 0.0, "messages": 0.0, "cpu_ms": 0.0} for name in times}
+    # In turns: whatever else the machine does is in each of them.
+    for _ in range(ROUNDS):
+        for name, found in times.items():
+            instance_id = await bench.create("PacedSteps", {"steps": steps, "pause": pause, "wait": True})
+            if name != "alone":
+                await bench.attach(name, "PacedSteps", instance_id)
+            await _settle(bench)
+            before = {service: bench.cpu_of(service) for service in cpu[name]}
+            await bench.go("PacedSteps", instance_id)
+            stamps = [
+                event["timestamp"]
+                for event in [json.loads(line) async for line in bench.grpc("PacedSteps", instance_id)]
+                if event["type"] == "step_completed"
             ]
-            stamps = [json.loads(event)["timestamp"] async for event in bench.grpc("PacedSteps", instance_id)]
-            await asyncio.gather(*readers)
-            # The second half, when all have attached.
-            half = stamps[len(stamps) // 2 : -1]
-            times.append((half[-1] - half[0]) / (len(half) - 1) * 4)
-        figures[f"{name}_step_ms"] = min(times)
-    for name in ("grpc", "http"):
+            if name != "alone":
+                for key, value in (await bench.done()).items():
+                    got[name][key] += value
+            for service, used in before.items():
+                cpu[name][service] += bench.cpu_of(service) - used
+            found.append((stamps[-1] - stamps[0]) / (len(stamps) - 1))
+    figures = {f"{name}_step_ms": min(found) for name, found in times.items()}
+    for name in ("http", "grpc"):
         figures[f"{name}_added_percent"] = (figures[f"{name}_step_ms"] / figures["alone_step_ms"] - 1) * 100
+        for service, used in cpu[name].items():
+            figures[f"{name}_{service}_us_per_event"] = (used - cpu["alone"][service]) / got[name]["events"] * 1000
+        figures[f"{name}_client_us_per_event"] = got[name]["cpu_ms"] / got[name]["events"] * 1000
+        figures[f"{name}_events_per_message"] = got[name]["events"] / got[name]["messages"]
     return figures
 
 
@@ -277,6 +371,7 @@ async def run(names: list[str]) -> dict[str, Figures]:
             print(name, (WORKLOADS[name].__doc__ or "").splitlines()[0], file=sys.stderr)
             for key, value in found[name].items():
                 print(f"  {key:28} {value:12,.2f}", file=sys.stderr)
+        await bench.close()
         return found
 
 

@@ -55,6 +55,12 @@ def usage(pids: Iterable[int]) -> Usage:
     return Usage(cpu * 1000 / _TICKS, rss, count)
 
 
+def own_cpu_ms(pid: int) -> float:
+    """User and system milliseconds of one process since it began, without its children."""
+    stat = _stat(pid)
+    return 0.0 if stat is None else (int(stat[11]) + int(stat[12])) * 1000 / _TICKS
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """Nearest-rank percentile; 0 for no values."""
     if not values:

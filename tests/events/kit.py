@@ -124,16 +124,29 @@ class World:
         await eventually(_reached)
 
     async def open_subscriptions(self) -> int:
-        """Of this workflow, in the runtime, through every face."""
+        """Of this workflow, in the runtime: one for each reader, but one for all readers of an instance over HTTP."""
         credential = (self.host.data_dir / "service.key").read_text().strip()
         answer = await self._admin.Observe(ObserveRequest(workflow_uid=self.uid), metadata=service_metadata(credential))
         return int(answer.open_subscriptions)
 
+    async def open_streams(self) -> int:
+        """Event streams of the gateway; 0 while it is away."""
+        try:
+            metrics = (await self.http.get(self.host.ready["adminUrl"] + "/metrics")).text
+        except httpx.HTTPError:
+            return 0
+        name = 'saisei_gateway_open_streams{kind="events"} '
+        return next((int(float(line.removeprefix(name))) for line in metrics.splitlines() if line.startswith(name)), 0)
+
+    async def readers(self, face: str) -> int:
+        """How many are subscribed through a face, when no other one is used."""
+        return await (self.open_streams() if face in HTTP_FACES else self.open_subscriptions())
+
     async def nothing_open(self, within_seconds: float = 5.0) -> None:
-        """Until the runtime holds no subscription of the workflow at all: tests run one after the other."""
+        """Until runtime and gateway hold nothing of any reader: tests run one after the other."""
 
         async def _none() -> bool:
-            return await self.open_subscriptions() == 0
+            return await self.open_subscriptions() == 0 and await self.open_streams() == 0
 
         await eventually(_none, within_seconds)
 

@@ -104,16 +104,16 @@ async def test_cursor_beyond_what_is_written(world: World, face: str) -> None:
     instance_id = await _parked(world)
     await world.nothing_open()
     later, never = (asyncio.create_task(world.read(face, instance_id, cursor)) for cursor in (7, 1000))
-    await _subscribed(world, 2)
+    await _subscribed(world, face, 2)
     assert not later.done() and not never.done()
     await world.send(instance_id)
     assert types_of(await later) == ["workflow_completed"]
     assert await never == []
 
 
-async def _subscribed(world: World, count: int) -> None:
+async def _subscribed(world: World, face: str, count: int) -> None:
     async def _open() -> bool:
-        return await world.open_subscriptions() >= count
+        return await world.readers(face) >= count
 
     await eventually(_open)
 
@@ -144,7 +144,7 @@ async def test_a_filter_that_hides_the_end(world: World, face: str, types: list[
     instance_id = await _parked(world)
     await world.nothing_open()
     reading = asyncio.create_task(world.read(face, instance_id, None, types))
-    await _subscribed(world, 1)
+    await _subscribed(world, face, 1)
     assert not reading.done()
     await world.terminate(instance_id)
     assert await reading == []
@@ -241,7 +241,7 @@ async def test_a_client_that_goes_frees_everything(world: World, face: str) -> N
     readers = [world.follow(face, instance_id) for _ in range(5)]
     for reader in readers:
         await asyncio.wait_for(anext(reader), 10)
-    assert await world.open_subscriptions() == 5
+    assert await world.readers(face) == 5
     for reader in readers:
         await reader.aclose()  # type: ignore[attr-defined]
     await world.nothing_open(within_seconds=1.0)

@@ -79,7 +79,7 @@ async def test_purge(world: World, tmp_path: Path) -> None:
     streams = [asyncio.create_task(world.read(face, instance_id)) for face in ("grpc", *HTTP_FACES)]
 
     async def _open() -> bool:
-        return await world.open_subscriptions() == len(streams)
+        return await world.open_subscriptions() >= 2 and await world.open_streams() == len(HTTP_FACES)
 
     await eventually(_open)
     client = world.host.client

@@ -119,9 +119,9 @@ async def test_filter(host: Host) -> None:
     await with_history(host, "workflow_queued", "step_started", "workflow_completed", ended=True)
     response = await host.client.get(EVENTS + "?filter=step_started,rollback_errored,step_started", headers=LINES)
     assert [json.loads(line).get("eventId") for line in response.text.splitlines()] == [2, None]
-    assert list(host.runtime.last("SubscribeEvents").filter.types) == ["rollback_errored", "step_started"]
+    assert list(host.runtime.last("FeedOpen").filter.types) == ["rollback_errored", "step_started"]
     assert (await host.client.get(EVENTS + "?filter=", headers=LINES)).text == '{"type":"end"}\n'
-    assert host.runtime.last("SubscribeEvents").HasField("filter")
+    assert host.runtime.last("FeedOpen").HasField("filter")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ async def test_bad_options(host: Host, query: str, headers: dict[str, str]) -> N
     """S-09: bad options are refused before anything is subscribed."""
     await with_history(host, "workflow_queued")
     assert_problem(await host.client.get(EVENTS + query, headers=headers), 400, "invalid_request")
-    assert host.runtime.count("SubscribeEvents") == 0
+    assert host.runtime.count("FeedOpen") == 0
 
 
 async def test_unknown_instance(host: Host) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saisei_gateway.app import route_table
-from saisei_gateway.events_sse import framing_for
+from saisei_gateway.framing import framing_for
 from saisei_gateway.host_api.request import decode_component
 from saisei_gateway.traffic import end_to_end
 

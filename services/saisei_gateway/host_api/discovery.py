@@ -15,7 +15,7 @@ from saisei_contract.wire import discovery_json
 from saisei_gateway.backends import answer_of
 from saisei_gateway.host_api.respond import json_response
 from saisei_gateway.settings import GatewaySettings
-from saisei_gateway.shared import Shared
+from saisei_service.shared import Shared
 
 if TYPE_CHECKING:
     from saisei.control.v1.resources_pb2_grpc import SupportServiceAsyncStub

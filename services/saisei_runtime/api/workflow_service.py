@@ -13,7 +13,7 @@ from saisei.runtime.v1 import workflows_pb2_grpc as rpc
 from saisei_contract import documents, grammar
 from saisei_contract.errors import SaiseiError
 from saisei_contract.events import EVENT_TYPES
-from saisei_runtime.access import Authenticator, may_read, may_write, unknown_workflow
+from saisei_runtime.access import Authenticator, admit
 from saisei_runtime.hosting.state import HostedState
 from saisei_runtime.workflow.engine import InstanceView, StepView, WorkflowEngine
 
@@ -150,15 +150,7 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
             watch.close()
 
     async def _admit(self, workflow_uid: str, context: Context, *, write: bool = False) -> None:
-        """Authenticates and authorises; an unseen Workflow is the same answer as none (H-046)."""
-        principal = await self._access.principal(context)
-        workflow = self._state.hosted_workflow(workflow_uid)
-        if workflow is None or not (may_read(principal, workflow.space) or may_write(principal, workflow.space)):
-            raise self._state.missing(unknown_workflow(workflow_uid))
-        if write and not may_write(principal, workflow.space):
-            raise SaiseiError("forbidden", f"the principal has no write right in the Space {workflow.space!r}")
-        if not write and not may_read(principal, workflow.space):
-            raise SaiseiError("forbidden", f"the principal has no read right in the Space {workflow.space!r}")
+        admit(self._state, await self._access.principal(context), workflow_uid, write=write)
 
 
 def _given_id(request: pb.CreateInstanceRequest) -> str | None:

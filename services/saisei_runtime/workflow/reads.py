@@ -36,11 +36,12 @@ class Due(msgspec.Struct, frozen=True):
 
 class LogPage(msgspec.Struct, frozen=True):
     """Events after a cursor. `exists` is false once the instance was purged; `ended`: no event follows the page;
-    `more`: the page is full and others are recorded already."""
+    `more`: the page is full and others are recorded already; `newest`: the highest id of the log."""
 
     exists: bool
     ended: bool
     more: bool
+    newest: int
     entries: Sequence[LogEntry]
 
 
@@ -203,7 +204,7 @@ class Reads:
         def _run(connection: Connection) -> LogPage:
             row = connection.execute(head).fetchone()
             if row is None:
-                return LogPage(False, True, False, ())
+                return LogPage(False, True, False, 0, ())
             last, size = cursor, 0
             for event_id, length in connection.execute(sizes).all():
                 last = event_id
@@ -211,14 +212,14 @@ class Reads:
                 if size > limit_bytes:
                     break
             if last == cursor:
-                return LogPage(True, row[0] in TERMINAL and cursor >= row[1], False, ())
+                return LogPage(True, row[0] in TERMINAL and cursor >= row[1], False, row[1], ())
             query = (
                 sa.select(schema.event_log)
                 .where(_log.incarnation == incarnation, _log.event_id > cursor, _log.event_id <= last)
                 .order_by(_log.event_id)
             )
             entries = [LogEntry(*entry) for entry in connection.execute(query)]
-            return LogPage(True, row[0] in TERMINAL and last >= row[1], last < row[1], entries)
+            return LogPage(True, row[0] in TERMINAL and last >= row[1], last < row[1], row[1], entries)
 
         return await self._read(_run)
 

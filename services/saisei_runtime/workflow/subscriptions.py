@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from saisei_contract.errors import SaiseiError
@@ -43,20 +43,25 @@ class EventRecord:
 
 
 class Subscription:
-    """One reader. `next` calls are served in call order (S-10); `close` ends it at once (S-11)."""
+    """One reader. `next` calls are served in call order (S-10); `close` ends it at once (S-11).
+
+    Who holds many readers waits for none of them: `listen`, then `drain` and `read_on` as told.
+    """
 
     __slots__ = (
         "_buffer",
         "_buffered",
         "_cursor",
-        "_done",
         "_ended",
         "_hub",
         "_instance_id",
+        "_listener",
+        "_newest",
         "_order",
         "_synced",
         "_types",
         "_waiter",
+        "done",
         "incarnation",
         "workflow_uid",
     )
@@ -64,43 +69,86 @@ class Subscription:
     def __init__(self, hub: Subscriptions, instance: Instance, cursor: int, types: frozenset[str] | None) -> None:
         self.incarnation = instance.incarnation
         self.workflow_uid = instance.workflow_uid
+        self.done = False
         self._instance_id = instance.instance_id
         self._hub = hub
         self._cursor = cursor
         self._types = types
-        self._buffer: deque[EventRecord] = deque()
+        # None while empty: most readers wait most of the time.
+        self._buffer: deque[EventRecord] | None = None
         # Bytes of the live events in the buffer since it was last empty.
         self._buffered = 0
         # Whether the buffer continues the cursor without a gap; else the table is read.
         self._synced = False
+        # The highest event id that was seen, shown or not.
+        self._newest = 0
         self._ended = False
-        self._done = False
-        self._order = asyncio.Lock()
+        self._order: asyncio.Lock | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._listener: Callable[[], None] | None = None
 
     async def next(self) -> EventRecord | None:
         """The next event that the filter lets through; None for ever once there is none any more.
 
         SaiseiError backend_unavailable when history cannot be read; the next call tries again.
         """
+        if self._order is None:
+            self._order = asyncio.Lock()
         async with self._order:
-            while not self._done:
+            while not self.done:
                 record = self._take()
                 if record is not None:
                     return record
                 if self._ended:
                     self.close()
                 elif not self._synced:
-                    await self._read()
+                    await self.read_on()
                 elif not self._buffer:
                     await self._wait()
             return None
 
+    def listen(self, listener: Callable[[], None]) -> None:
+        """`listener` is called after something has changed: events came, the table is to be read, or all is done."""
+        self._listener = listener
+
+    def drain(self, limit: int, limit_bytes: int) -> list[EventRecord]:
+        """What `next` would give without waiting: at most `limit`, and none after the one that goes beyond the bytes.
+
+        Afterwards `done`, `live` and `position` say how it goes on.
+        """
+        records: list[EventRecord] = []
+        size = 0
+        while len(records) < limit and size <= limit_bytes and (record := self._take()) is not None:
+            records.append(record)
+            size += len(record.json)
+        if self._ended and not self._buffer:
+            self.close()
+        return records
+
+    @property
+    def synced(self) -> bool:
+        """False: `read_on` before anything else is to be had."""
+        return self._synced
+
+    @property
+    def live(self) -> bool:
+        """Nothing beyond `position` is known."""
+        return self._synced and not self._buffer
+
+    @property
+    def position(self) -> int:
+        """The log up to here was given, or hidden by the cursor and the filter."""
+        return min(self._cursor, self._newest)
+
+    def widen(self) -> None:
+        """From `position` on, everything."""
+        self._cursor, self._types = self.position, None
+
     def close(self) -> None:
         """Idempotent and synchronous; the instance and other subscriptions notice nothing."""
-        if not self._done:
-            self._done = True
-            self._buffer.clear()
+        if not self.done:
+            self.done = True
+            self._buffer = None
             self._hub.remove(self)
             self.wake()
 
@@ -108,14 +156,16 @@ class Subscription:
         """A live event; the hub wakes the reader. A full buffer is given up: it goes on from the table."""
         if not self._synced:
             return
-        if not self._buffer:
+        if self._buffer is None:
+            self._buffer = deque()
             self._buffered = 0
         if len(self._buffer) >= BUFFER_MAX or self._buffered > BUFFER_BYTES:
-            self._buffer.clear()
+            self._buffer = None
             self._synced = False
         else:
             self._buffer.append(record)
             self._buffered += len(record.json)
+            self._newest = record.event_id
 
     def expect(self, newest: int) -> None:
         """The log goes on to `newest`: whoever has not come so far, and has not got it in the buffer, reads again."""
@@ -128,10 +178,14 @@ class Subscription:
             self._synced = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+        if self._listener is not None:
+            self._listener()
 
     def _take(self) -> EventRecord | None:
         while self._buffer:
             record = self._buffer.popleft()
+            if not self._buffer:
+                self._buffer = None
             if record.type in log.ENDINGS:
                 # Also for a cursor beyond it (S-08).
                 self._ended = True
@@ -142,28 +196,30 @@ class Subscription:
                 return record
         return None
 
-    async def _read(self) -> None:
+    async def read_on(self) -> None:
+        """A page of the table, after the cursor. SaiseiError backend_unavailable when it cannot be read."""
         # From here on live events are kept, so what is committed after the read below is in the buffer (S-02).
         self._synced = True
-        self._buffer.clear()
+        self._buffer = None
         try:
             page = await self._hub.reads.log_after(self.incarnation, self._cursor, PAGE, PAGE_BYTES)
         except BaseException:
             self._synced = False
             raise
-        if self._done:
+        if self.done:
             return
         if not page.exists:
             # Purged (S-13).
             self.close()
             return
-        live = list(self._buffer) if self._synced else []
-        self._buffer.clear()
-        self._buffer.extend(self._hub.record(self._instance_id, entry) for entry in page.entries)
+        live: Iterable[EventRecord] = self._buffer or ()
+        recorded = deque(self._hub.record(self._instance_id, entry) for entry in page.entries)
         if page.more:
             self._synced = False
-        else:
-            self._buffer.extend(live)
+        elif self._synced:
+            recorded.extend(live)
+        self._buffer = recorded or None
+        self._newest = max(self._newest, page.newest)
         if page.ended and not page.entries:
             self._ended = True
 

@@ -40,9 +40,12 @@ export class ManySteps {
   }
 }
 
-/** Steps that take `pause` milliseconds each. */
+/** Steps that take `pause` milliseconds each; with `wait`, once it is told to go. */
 export class PacedSteps {
   async run(event, step) {
+    if (event.params.wait) {
+      await step.waitForEvent("go", { type: "go", timeoutSeconds: 3600 });
+    }
     for (let index = 0; index < event.params.steps; index += 1) {
       await step.do(`step ${index}`, async () => {
         await new Promise((resolve) => setTimeout(resolve, event.params.pause));
