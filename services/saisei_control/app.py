@@ -79,6 +79,7 @@ class ControlApp:
             settings.preview_forms,
             offerings,
             SpaceGate(settings.space_concurrency),
+            self._fleet.in_use,
         )
         self._server = RpcServer()
         for add, servicer, name in (

@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 INSPECT_SECONDS = 60.0
 STOP_SECONDS = 30.0
+# It ends by itself after about 10 s of replays, and a start of their process comes before.
+REPLAY_SECONDS = 30.0
+USE_SECONDS = 5.0
 
 
 class RuntimeFleet:
@@ -41,6 +44,21 @@ class RuntimeFleet:
     async def observe(self, workflow_uid: str, seconds: float) -> admin_pb2.ObserveResponse:
         request = admin_pb2.ObserveRequest(workflow_uid=workflow_uid)
         return await self._first(lambda stub: stub.Observe(request, timeout=seconds, metadata=self._metadata))
+
+    async def check_replay(self, worker_uid: str, version_uids: Sequence[str]) -> admin_pb2.CheckReplayResponse:
+        """Recorded histories against Versions (WD-10). Any replica can answer."""
+        request = admin_pb2.CheckReplayRequest(worker_uid=worker_uid, version_uids=version_uids)
+        return await self._first(
+            lambda stub: stub.CheckReplay(request, timeout=REPLAY_SECONDS, metadata=self._metadata)
+        )
+
+    async def in_use(self, worker_uid: str, version_uid: str) -> int:
+        """Contexts and invocations of a Version that are under way in all replicas (WV-13)."""
+        request = admin_pb2.ObserveVersionRequest(worker_uid=worker_uid, version_uid=version_uid)
+        found = await self._each(
+            lambda stub: stub.ObserveVersion(request, timeout=USE_SECONDS, metadata=self._metadata)
+        )
+        return sum(one.contexts + one.invocations for one in found)
 
     async def drain(self, worker_uid: str, version_uid: str = "") -> None:
         """Returns once every replica has proved that no context of it runs (WD-09, WV-13)."""

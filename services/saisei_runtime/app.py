@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -24,13 +25,17 @@ from saisei_runtime.api.workflow_service import WorkflowServicer
 from saisei_runtime.bindings.host import Bindings
 from saisei_runtime.bindings.workflow import WorkflowBindings
 from saisei_runtime.hosting.code_store import CodeStore
+from saisei_runtime.hosting.retirement import Retirement
 from saisei_runtime.hosting.state import HostedState
+from saisei_runtime.hosting.use import VersionUse
 from saisei_runtime.hosting.watch import AssignmentWatch
 from saisei_runtime.isolates.pool import IsolatePool, IsolateSettings
 from saisei_runtime.serving.invoke import Serving
 from saisei_runtime.settings import RuntimeSettings
 from saisei_runtime.store import migrate_runtime
 from saisei_runtime.workflow.engine import EngineSettings, WorkflowEngine
+from saisei_runtime.workflow.reads import Reads
+from saisei_runtime.workflow.replay_check import ReplayCheck
 from saisei_service.clock import Clock, SystemClock, VirtualClock
 from saisei_service.database import open_database
 from saisei_service.logs import configure_logs
@@ -91,9 +96,10 @@ class RuntimeApp:
         self._database = open_database(settings.database_url())
         migrate_runtime(self._database)
         # The pool calls Bindings, Bindings call the engine, the engine starts contexts in the pool.
-        self.pool = IsolatePool(
-            IsolateSettings(inherit_fd=lock_fd, egress=settings.egress, egress_allowed_hosts=settings.allowed_hosts())
+        isolates = IsolateSettings(
+            inherit_fd=lock_fd, egress=settings.egress, egress_allowed_hosts=settings.allowed_hosts()
         )
+        self.pool = IsolatePool(isolates)
         self.engine = WorkflowEngine(
             database=self._database,
             clock=self.clock,
@@ -107,8 +113,14 @@ class RuntimeApp:
             ),
         )
         self.pool.bind(Bindings(WorkflowBindings(self.engine, self.state)))
+        serving = Serving(self.state, self._code, self.pool)
+        use = VersionUse(self.engine, serving, self.pool)
+        self._retirement = Retirement(self.state, self.clock, use.end)
+        self._reads = Reads(self._database)
+        alone = replace(isolates, egress=False, warm_threads=2, max_threads=2)
+        replays = ReplayCheck(self._reads, self._code, lambda bindings: IsolatePool(alone, bindings))
         self._watch = AssignmentWatch(
-            self.state, assignments, credential, settings.runtime_id, self.engine.deployment_changed
+            self.state, assignments, credential, settings.runtime_id, self._assignments_changed
         )
         self._watching: asyncio.Task[None] | None = None
         self._server = RpcServer()
@@ -125,17 +137,25 @@ class RuntimeApp:
         )
         self._server.register(
             invocation_pb2_grpc.add_InvocationServiceServicer_to_server,
-            InvocationServicer(Serving(self.state, self._code, self.pool), credential),
+            InvocationServicer(serving, credential),
             "saisei.runtime.v1.InvocationService",
         )
         self._server.register(
             admin_pb2_grpc.add_RuntimeAdminServiceServicer_to_server,
-            RuntimeAdminServicer(self.engine, self.state, self._code, self.pool, self.clock, credential),
+            RuntimeAdminServicer(self.engine, self.state, self._code, self.pool, use, replays, self.clock, credential),
             "saisei.runtime.v1.RuntimeAdminService",
         )
 
+    def _assignments_changed(self, worker_uid: str | None) -> None:
+        if worker_uid is None:
+            self.engine.assignments_complete()
+        else:
+            self.engine.deployment_changed(worker_uid)
+            self._retirement.changed(worker_uid)
+
     async def start(self) -> None:
         await self.engine.start()
+        self._retirement.start()
         self._watching = asyncio.create_task(self._watch.run(), name="assignment-watch")
         await self._server.start(
             listen_addresses(self._settings.runtime_listen, self._settings.runtime()),
@@ -147,8 +167,10 @@ class RuntimeApp:
         await self._server.stop()
         if self._watching is not None:
             self._watching.cancel()
+        await self._retirement.stop()
         await self.engine.stop()
         await self.pool.close()
+        self._reads.close()
         await self._channel.close()
         self._database.close()
 

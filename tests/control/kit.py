@@ -67,6 +67,10 @@ class FakeRuntime(admin_pb2_grpc.RuntimeAdminServiceServicer):
         self.calls: list[tuple[str, Any]] = []
         self.problems: list[admin_pb2.CodeProblem] = []
         self.counts: dict[str, int] = {}
+        # What runs of any Version, and what a replay finds.
+        self.contexts = 0
+        self.invocations = 0
+        self.mismatches: list[admin_pb2.ReplayMismatch] = []
         self.fails: dict[str, SaiseiError] = {}
         self.holds: dict[str, asyncio.Event] = {}
         self.hosted: dict[str, assignments_pb2.Assignment] = {}
@@ -154,6 +158,14 @@ class FakeRuntime(admin_pb2_grpc.RuntimeAdminServiceServicer):
     async def Drain(self, request: Any, context: Any) -> admin_pb2.DrainResponse:  # noqa: N802
         await self._called("Drain", request, context)
         return admin_pb2.DrainResponse()
+
+    async def ObserveVersion(self, request: Any, context: Any) -> admin_pb2.ObserveVersionResponse:  # noqa: N802
+        await self._called("ObserveVersion", request, context)
+        return admin_pb2.ObserveVersionResponse(contexts=self.contexts, invocations=self.invocations)
+
+    async def CheckReplay(self, request: Any, context: Any) -> admin_pb2.CheckReplayResponse:  # noqa: N802
+        await self._called("CheckReplay", request, context)
+        return admin_pb2.CheckReplayResponse(mismatches=self.mismatches)
 
     async def Purge(self, request: Any, context: Any) -> admin_pb2.PurgeResponse:  # noqa: N802
         await self._called("Purge", request, context)

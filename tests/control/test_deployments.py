@@ -276,3 +276,95 @@ async def test_a_delete_touches_its_own_only(client: Client, build: Builder) -> 
     await client.deleted(version.uid)
     code = b'{"handlers": [], "classes": []}'
     assert json.loads((await client.get(bundle.uid)).spec_json) == artifact(manifest_of({"main.js": code}))
+
+
+async def test_a_known_contradiction_is_not_activated(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-10: recorded histories are replayed against Versions that are new in the allocation, and only those.
+
+    A definite mismatch fails the Operation with the instances' ids, and the old allocation stays.
+    """
+    worker = await build.worker()
+    one, two = await build.version(worker, ["fetch"]), await build.version(worker, ["fetch"])
+    uid = await build.deployment(worker, one)
+    kit.runtime.mismatches = [
+        admin_pb2.ReplayMismatch(
+            version_uid=two,
+            workflow_uid="w",
+            workflow_name="orders",
+            instance_id=f"order-{number}",
+            step_name="grace",
+            begun_with="step.sleep",
+            called_with="step.do",
+        )
+        for number in range(30)
+    ]
+    failed = await client.settled(await client.update(uid, 1, deployment_spec(worker, one, two)))
+    assert (failed.status, failed.effect) == (pb.OPERATION_STATUS_FAILED, pb.EFFECT_NONE)
+    assert failed.error.code == "step_history_incompatible"
+    for said in ("'order-0'", "orders", "'grace'", "step.sleep", "step.do", two, "'order-19'", "10 more"):
+        assert said in failed.error.message
+    assert [list(request.version_uids) for request in kit.runtime.called("CheckReplay")] == [[one], [two]]
+    assert [item.version_uid for item in (await kit.runtime.hosts(uid)).deployment.versions] == [one]
+    # What is selected already is not judged anew.
+    again = await client.settled(await client.update(uid, 2, deployment_spec(worker, one)))
+    assert again.status == pb.OPERATION_STATUS_SUCCEEDED
+    assert len(kit.runtime.called("CheckReplay")) == 2
+
+
+async def test_a_replay_that_cannot_be_made_is_no_verdict(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-10, WD-07: while no runtime can tell, nothing is activated and nothing fails."""
+    worker = await build.worker()
+    version = await build.version(worker, ["fetch"])
+    kit.runtime.fails["CheckReplay"] = SaiseiError("backend_unavailable", "restarting")
+    operation = await client.create(DEPLOYMENT, "live", deployment_spec(worker, version))
+
+    async def asked_again() -> bool:
+        return len(kit.runtime.called("CheckReplay")) > 1
+
+    await eventually(asked_again)
+    assert (await client.operation(operation.id)).status == pb.OPERATION_STATUS_RUNNING
+    assert operation.resource_uid not in kit.runtime.hosted
+    del kit.runtime.fails["CheckReplay"]
+    assert (await client.settled(operation)).status == pb.OPERATION_STATUS_SUCCEEDED
+
+
+async def test_a_version_is_kept_while_its_contexts_run(kit: Kit, client: Client, build: Builder) -> None:
+    """WV-13, WD-08: a Version that is no longer weighted cannot be deleted before what runs of it has retired."""
+    worker = await build.worker()
+    old, new = await build.version(worker, ["fetch"]), await build.version(worker, ["fetch"])
+    uid = await build.deployment(worker, old)
+    weighted = await refused(client.delete(old, 1))
+    assert weighted.reason == "dependency_conflict"
+    assert not kit.runtime.called("ObserveVersion")
+    await client.settled(await client.update(uid, 1, deployment_spec(worker, new)))
+    for kit.runtime.contexts, kit.runtime.invocations in ((2, 0), (0, 1)):
+        running = await refused(client.delete(old, 1))
+        assert running.reason == "dependency_conflict"
+        assert "still run" in running.message
+    kit.runtime.invocations = 0
+    asked = kit.runtime.called("ObserveVersion")
+    assert {(request.worker_uid, request.version_uid) for request in asked} == {(worker, old)}
+    await client.deleted(old)
+
+
+async def test_a_context_that_appears_after_acceptance_is_waited_for(kit: Kit, client: Client, build: Builder) -> None:
+    """WV-13: a runtime that could not be asked refuses nothing; the Operation waits until nothing runs."""
+    worker = await build.worker()
+    old, new = await build.version(worker, ["fetch"]), await build.version(worker, ["fetch"])
+    uid = await build.deployment(worker, old)
+    await client.settled(await client.update(uid, 1, deployment_spec(worker, new)))
+    kit.runtime.fails["ObserveVersion"] = SaiseiError("backend_unavailable", "restarting")
+    operation = await client.delete(old, 1)
+    kit.runtime.contexts = 1
+    del kit.runtime.fails["ObserveVersion"]
+    before = len(kit.runtime.called("ObserveVersion"))
+
+    async def waited() -> bool:
+        return len(kit.runtime.called("ObserveVersion")) > before + 1
+
+    await eventually(waited)
+    assert not kit.runtime.called("Drain")
+    assert old in kit.runtime.hosted
+    kit.runtime.contexts = 0
+    assert (await client.settled(operation)).status == pb.OPERATION_STATUS_SUCCEEDED
+    assert kit.runtime.called("Drain")

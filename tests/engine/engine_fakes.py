@@ -252,6 +252,11 @@ class Deployments:
     def pick(self, worker_uid: str) -> str | None:
         return self.versions.get(worker_uid)
 
+    complete = True
+
+    def selects(self, worker_uid: str, version_uid: str) -> bool:
+        return self.versions.get(worker_uid) == version_uid
+
     def workflow(self, workflow_uid: str) -> tuple[str, str, str] | None:
         return self.workflows.get(workflow_uid)
 

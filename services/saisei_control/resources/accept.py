@@ -7,6 +7,7 @@ single transaction, before anything is touched.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, insert, select
@@ -16,6 +17,7 @@ from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import registry, urls
 from saisei_contract.forms.worker_endpoint import endpoint_output
+from saisei_contract.forms.worker_version import FORM as WORKER_VERSION
 from saisei_contract.grammar import is_uid
 from saisei_contract.records import Action, OperationRecord, Phase
 from saisei_contract.strict_json import JsonObject
@@ -70,6 +72,8 @@ class Acceptance:
     previews: bool
     offerings: Offerings
     gate: SpaceGate
+    # How many contexts and invocations of (Worker UID, Version UID) are under way.
+    in_use: Callable[[str, str], Awaitable[int]]
 
     async def create(self, caller: Caller, key: str, wanted: CreateInput, spec_json: str) -> OperationRecord:
         """H-080 … H-085. `spec_json` is the text that `wanted.spec` was read from."""
@@ -128,6 +132,7 @@ class Acceptance:
         found = await self.store.peek(lambda connection: _replay_or_resource(connection, caller, request, uid))
         if isinstance(found, OperationRecord):
             return found
+        await self.check_retired(found, generation)
 
         def work(connection: Connection) -> OperationRecord:
             now = _replay_or_resource(connection, caller, request, uid)
@@ -139,6 +144,31 @@ class Acceptance:
 
         with self.gate.entered(found.record.space):
             return await self.store.write(work)
+
+    async def check_retired(self, found: StoredResource, generation: int) -> None:
+        """WV-13: SaiseiError dependency_conflict while a context of a WorkerVersion runs.
+
+        Judged last, since runtimes are asked; one that cannot answer refuses nothing, because the Operation asks again.
+        """
+        uid = found.record.uid
+        if found.record.form != urls.WORKER_VERSION:
+            return
+
+        def judge(connection: Connection) -> None:
+            check_current(connection, found, generation)
+            check_deletable(connection, uid)
+
+        await self.store.read(judge)
+        try:
+            count = await self.in_use(WORKER_VERSION.validate(exact_spec(found)).worker_uid, uid)
+        except SaiseiError:
+            return
+        if count:
+            raise SaiseiError(
+                "dependency_conflict",
+                f"{count} {'context' if count == 1 else 'contexts'} of the WorkerVersion {uid} still run; delete it "
+                "when they have ended, 15 minutes after it left the Deployment at the latest",
+            )
 
     async def supply_private_inputs(
         self, caller: Caller, operation_id: str, private_inputs: dict[str, str]

@@ -19,6 +19,7 @@ from saisei_control.resources.accept import (
     visible_for_writing,
 )
 from saisei_control.resources.admission import check_deletable
+from saisei_control.store.rows import StoredResource
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,13 @@ class Previewer:
                 caller.require_write(preview.space)
                 return await self._judged(lambda connection: self._create(connection, caller, preview))
             case PreviewUpdate() | PreviewDelete():
-                await self.acceptance.store.read(
+                stored = await self.acceptance.store.read(
                     lambda connection: visible_for_writing(connection, caller, preview.uid)
                 )
-                return await self._judged(lambda connection: self._change(connection, caller, preview))
+                refusal = await self._judged(lambda connection: self._change(connection, caller, preview))
+                if refusal is None and isinstance(preview, PreviewDelete):
+                    refusal = await self._in_use(stored, preview.expected_generation)
+                return refusal
             case _:
                 assert_never(preview)
 
@@ -71,6 +75,13 @@ class Previewer:
             return None
 
         return await self.acceptance.store.read(run)
+
+    async def _in_use(self, stored: StoredResource, generation: int) -> SaiseiError | None:
+        try:
+            await self.acceptance.check_retired(stored, generation)
+        except SaiseiError as refusal:
+            return refusal
+        return None
 
     def _create(self, connection: Connection, caller: Caller, wanted: CreateInput) -> None:
         judge_create(connection, caller, self.acceptance.check_create(wanted), wanted)

@@ -12,8 +12,10 @@ from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
 from saisei_runtime.hosting.code_store import CodeStore
 from saisei_runtime.hosting.state import HostedFile, HostedState
+from saisei_runtime.hosting.use import VersionUse
 from saisei_runtime.isolates.port import ContextPool
 from saisei_runtime.workflow.engine import WorkflowEngine
+from saisei_runtime.workflow.replay_check import Replayable, ReplayCheck
 from saisei_service.clock import Clock, VirtualClock
 from saisei_service.credentials import require_service
 
@@ -27,6 +29,8 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
         state: HostedState,
         code: CodeStore,
         pool: ContextPool,
+        use: VersionUse,
+        replays: ReplayCheck,
         clock: Clock,
         credential: str,
     ) -> None:
@@ -34,6 +38,8 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
         self._state = state
         self._code = code
         self._pool = pool
+        self._use = use
+        self._replays = replays
         self._clock = clock
         self._credential = credential
 
@@ -66,8 +72,35 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
 
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
         require_service(context, self._credential)
-        stopped = await self._pool.drain(request.worker_uid, request.version_uid or None)
+        stopped = await self._use.end(request.worker_uid, request.version_uid or None)
         return pb.DrainResponse(stopped_contexts=stopped)
+
+    async def ObserveVersion(self, request: pb.ObserveVersionRequest, context: Context) -> pb.ObserveVersionResponse:
+        require_service(context, self._credential)
+        use = self._use.of(request.worker_uid, request.version_uid)
+        return pb.ObserveVersionResponse(contexts=use.contexts, invocations=use.invocations)
+
+    async def CheckReplay(self, request: pb.CheckReplayRequest, context: Context) -> pb.CheckReplayResponse:
+        require_service(context, self._credential)
+        names = {found.uid: found.name for found in self._state.workflows_of(request.worker_uid)}
+        workflows = [Replayable(found.uid, found.class_name) for found in self._state.workflows_of(request.worker_uid)]
+        found = await self._replays.check(workflows, request.version_uids)
+        return pb.CheckReplayResponse(
+            mismatches=[
+                pb.ReplayMismatch(
+                    version_uid=one.version_uid,
+                    workflow_uid=one.workflow_uid,
+                    workflow_name=names[one.workflow_uid],
+                    instance_id=one.instance_id,
+                    step_name=one.step_name,
+                    begun_with=one.begun_with,
+                    called_with=one.called_with,
+                )
+                for one in found.mismatches
+            ],
+            fitting=found.fitting,
+            unknown=found.unknown,
+        )
 
     async def Purge(self, request: pb.PurgeRequest, context: Context) -> pb.PurgeResponse:
         require_service(context, self._credential)

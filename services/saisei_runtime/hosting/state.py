@@ -146,6 +146,10 @@ class HostedState:
         found = self._by_uid.get(uid)
         return found if isinstance(found, HostedWorkflow) else None
 
+    def workflows_of(self, worker_uid: str) -> list[HostedWorkflow]:
+        hosted = self._by_uid.values()
+        return [found for found in hosted if isinstance(found, HostedWorkflow) and found.worker_uid == worker_uid]
+
     def endpoint(self, hostname: str) -> HostedEndpoint | None:
         return self._by_hostname.get(hostname)
 
@@ -169,6 +173,11 @@ class HostedState:
                 return version_uid
             point -= weight
         return None
+
+    def selects(self, worker_uid: str, version_uid: str) -> bool:
+        """Whether what begins now may be of that Version."""
+        deployment = self._deployment_of.get(worker_uid)
+        return deployment is not None and any(uid == version_uid for uid, _ in deployment.versions)
 
     def workflow(self, workflow_uid: str) -> tuple[str, str, str] | None:
         """(worker UID, class name, Space) of an assigned DurableWorkflow."""

@@ -27,7 +27,8 @@ SILENCE_SECONDS = 30.0
 class AssignmentWatch:
     """Applies assignments to the state as they come and acknowledges what is effective.
 
-    `on_change(worker_uid)` is called after an assignment changed that Worker's allocation or workflows.
+    `on_change(worker_uid)` is called after an assignment changed that Worker's allocation or workflows, and with None
+    when the whole history was heard for the first time: what is missing then does not exist.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class AssignmentWatch:
         stub: AssignmentServiceAsyncStub,
         credential: str,
         runtime_id: str,
-        on_change: Callable[[str], None],
+        on_change: Callable[[str | None], None],
     ) -> None:
         self._state = state
         self._stub = stub
@@ -65,9 +66,12 @@ class AssignmentWatch:
         try:
             while True:
                 message = await asyncio.wait_for(anext(messages), SILENCE_SECONDS)
+                knew_all = self._state.complete
                 changed = self._state.apply(message)
                 if changed is not None:
                     self._on_change(changed)
+                if self._state.complete and not knew_all:
+                    self._on_change(None)
                 # Effective at once: each choice of a Version reads the state anew. So the acknowledgement is true.
                 await self._stub.AckAssignment(
                     pb.AckAssignmentRequest(runtime_id=self._runtime_id, revision=self._state.revision),

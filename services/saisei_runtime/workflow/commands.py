@@ -111,8 +111,15 @@ class Reclaim(msgspec.Struct, frozen=True):
     runtime_id: str
 
 
+class Requeue(msgspec.Struct, frozen=True):
+    """The Worker has no Deployment: a lost instance cannot be replaced now and is queued (W-087). Replies Done or
+    Ended."""
+
+    incarnation: str
+
+
 ByKey: TypeAlias = Create | SendEvent | Terminate
-ByIncarnation: TypeAlias = Claim | StepCalled | ContextEnded | Release | RenewLease | Expire | Reclaim
+ByIncarnation: TypeAlias = Claim | StepCalled | ContextEnded | Release | RenewLease | Expire | Reclaim | Requeue
 Command: TypeAlias = ByKey | ByIncarnation
 # For isinstance: a union would be built anew at each check.
 BY_KEY: Final = (Create, SendEvent, Terminate)

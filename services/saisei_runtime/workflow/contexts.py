@@ -153,6 +153,12 @@ class Contexts:
         if self._forget(run):
             self._release(run, delay_ms)
 
+    def decline(self, instance: Instance) -> None:
+        """Gives a claim back before anything was started for it."""
+        assert instance.owner is not None
+        command = Release(instance.incarnation, instance.epoch, instance.owner, 0)
+        self._journal.submit(command, partial(self._retry, partial(self.decline, instance)))
+
     def _release(self, run: Run, delay_ms: int, outcome: Outcome | None = None) -> None:
         if outcome is None or isinstance(outcome, SaiseiError):
             command = Release(run.incarnation, run.epoch, run.owner, delay_ms)
@@ -229,6 +235,19 @@ class Contexts:
         for run in list(self.runs.values()):
             if condition(run):
                 self._stop(run)
+
+    async def stop_all(self, condition: Callable[[Run], bool], seconds: float) -> bool:
+        """Stops what the condition names, until nothing of it is left and all ends are written (or a write of one is
+        tried again). False: after `seconds` the stop of some is not proven."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while any(condition(run) for run in self.runs.values()):
+            if loop.time() > until:
+                return False
+            self.stop_where(condition)
+            await asyncio.sleep(0.01)
+        await self._journal.transact(lambda connection: None)
+        return True
 
     def _stop(self, run: Run) -> None:
         run.stopping = True

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from saisei_contract.clock import Clock
@@ -343,7 +344,29 @@ class WorkflowEngine:
         """The allocation of a Worker appeared, changed or vanished. Vanished: its contexts are stopped (W-087)."""
         if self._allocations.pick(worker_uid) is None:
             self._contexts.stop_where(lambda run: run.worker_uid == worker_uid)
+            self._scheduler.shelve_soon()
         self._scheduler.deployment_changed(worker_uid)
+
+    def assignments_complete(self) -> None:
+        """Everything assigned is known: what has no Deployment now waits for one (W-087)."""
+        self._scheduler.shelve_soon()
+
+    def contexts_of(self, worker_uid: str, version_uid: str) -> int:
+        """Contexts of a Version that are claimed or run in this process (WV-13)."""
+        return sum(_is_of(run, worker_uid, version_uid) for run in self._runs.values())
+
+    async def drain(self, worker_uid: str, version_uid: str | None) -> int:
+        """Stops each context of a Worker or of one of its Versions, with proof, and returns how many there were; their
+        instances wait, or go on with what is allocated now, and lose no attempt (W-087, W-088, WD-09).
+
+        backend_unavailable while a stop is unproven: call again.
+        """
+        count = sum(_is_of(run, worker_uid, version_uid) for run in self._runs.values())
+        mine = partial(_is_of, worker_uid=worker_uid, version_uid=version_uid)
+        if not await self._contexts.stop_all(mine, self._settings.stop_seconds):
+            raise SaiseiError("backend_unavailable", "A context of the Worker is not proven to have stopped.")
+        await self._scheduler.shelve()
+        return count
 
     async def sweep(self) -> int:
         """Ends what is over its lifetime and discards what was retained long enough; returns how many were discarded.
@@ -433,6 +456,10 @@ class WorkflowEngine:
                 waiting.remove(future)
             if not waiting and self._endings.get(incarnation) is waiting:
                 del self._endings[incarnation]
+
+
+def _is_of(run: Run, worker_uid: str, version_uid: str | None) -> bool:
+    return run.worker_uid == worker_uid and version_uid in (None, run.version_uid)
 
 
 def _unknown(instance_id: str) -> SaiseiError:

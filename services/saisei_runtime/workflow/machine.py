@@ -29,6 +29,7 @@ from saisei_runtime.workflow.commands import (
     Refused,
     Release,
     RenewLease,
+    Requeue,
     SendEvent,
     Stale,
     StepCalled,
@@ -71,6 +72,8 @@ def decide(view: View, command: Command, now: Instant) -> Decision:
             return _expire(view, now)
         case Reclaim():
             return _reclaim(view, command, now)
+        case Requeue():
+            return _requeue(view, now)
         case _:
             assert_never(command)
 
@@ -294,6 +297,24 @@ def _reclaim(view: View, command: Reclaim, now: Instant) -> Decision:
     if instance.pending_step is not None:
         return _park(view, instance, now)
     return Decision(Done(), instance=replace(instance, due_at_ms=now.ms))
+
+
+def _requeue(view: View, now: Instant) -> Decision:
+    instance = view.instance
+    if instance is None or instance.status not in (RUNNING, QUEUED) or _held(view, now):
+        return Decision(Done())
+    paused = instance.owner is None and instance.lease_until_ms is not None
+    if instance.status == QUEUED:
+        # Nobody would claim it when its pause is over: then it is as due as any other.
+        over = paused and not instance.paused(now.wall_ms)
+        return Decision(Done(), instance=replace(_freed(instance), due_at_ms=now.ms) if over else None)
+    decided = _decided(instance, now)
+    if decided is not None:
+        return decided
+    if paused and instance.paused(now.wall_ms):
+        # The pause after a loss goes on.
+        return Decision(Done(), instance=replace(instance, status=QUEUED))
+    return _requeued(view, _freed(instance), now)
 
 
 def _send_event(view: View, command: SendEvent, now: Instant) -> Decision:

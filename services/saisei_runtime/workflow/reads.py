@@ -15,7 +15,7 @@ from saisei_contract.errors import SaiseiError
 from saisei_runtime.isolates.port import HistoryStep
 from saisei_runtime.store import schema
 from saisei_runtime.store.text import stored
-from saisei_runtime.workflow.records import RUNNING, STATUSES, TERMINAL, Instance, LogEntry, Step
+from saisei_runtime.workflow.records import PARKED, RUNNING, STATUSES, TERMINAL, Instance, LogEntry, Step
 from saisei_runtime.workflow.workspace import loaded_instance, loaded_step
 from saisei_service.database import READER_CONNECTIONS, Database
 
@@ -160,6 +160,35 @@ class Reads:
         """Instances whose owner let the lease run out, or whose pause after trouble is over."""
         query = sa.select(schema.instances).where(_instances.lease_until_ms <= wall_ms).limit(limit)
         return await self._read(lambda connection: [loaded_instance(row) for row in connection.execute(query)])
+
+    async def parked(self, workflow_uid: str, limit: int) -> list[tuple[str, str]]:
+        """(incarnation, name of the step it is in) of sleeping and waiting instances; those that go on first."""
+        query = (
+            sa.select(_instances.incarnation, _instances.pending_step)
+            .where(
+                _instances.workflow_uid == workflow_uid,
+                _instances.due_at_ms.is_not(None),
+                _instances.pending_step.is_not(None),
+                _instances.status.in_(PARKED),
+            )
+            .order_by(_instances.due_at_ms)
+            .limit(limit)
+        )
+        return await self._read(lambda connection: [(row[0], row[1]) for row in connection.execute(query)])
+
+    async def stranded(self, workflow_uids: Sequence[str], now_ms: int, wall_ms: int) -> list[tuple[str, str]]:
+        """(incarnation, workflow UID) of instances that are shown as running although nobody runs them: those that wait
+        for a pause or a lapsed lease, of any workflow, and those of the named ones that are due."""
+        nobody = _instances.owner.is_(None) | (_instances.lease_until_ms <= wall_ms)
+        which = sa.select(_instances.incarnation, _instances.workflow_uid).where(_instances.status == RUNNING)
+        waiting = which.where(_instances.lease_until_ms.is_not(None), nobody)
+        due = which.where(_instances.workflow_uid.in_(workflow_uids), _instances.due_at_ms <= now_ms)
+
+        def _run(connection: Connection) -> list[tuple[str, str]]:
+            rows = [*connection.execute(waiting), *connection.execute(due)]
+            return [(row[0], row[1]) for row in rows]
+
+        return await self._read(_run)
 
     async def running_of(self, runtime_id: str) -> list[str]:
         """Incarnations that a former process of this runtime owned."""

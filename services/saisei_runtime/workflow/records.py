@@ -18,6 +18,7 @@ ERRORED: Final = "errored"
 TERMINATED: Final = "terminated"
 
 STATUSES: Final = (QUEUED, RUNNING, SLEEPING, WAITING, COMPLETE, ERRORED, TERMINATED)
+PARKED: Final = (SLEEPING, WAITING)
 TERMINAL: Final = frozenset((COMPLETE, ERRORED, TERMINATED))
 
 DO: Final = "do"
@@ -69,6 +70,10 @@ class Instance(msgspec.Struct, frozen=True, gc=False):
     @property
     def terminal(self) -> bool:
         return self.status in TERMINAL
+
+    def paused(self, wall_ms: int) -> bool:
+        """Whether it may not be claimed yet, after trouble (the machine's `_later`)."""
+        return self.owner is None and self.lease_until_ms is not None and self.lease_until_ms > wall_ms
 
     def held(self, wall_ms: int) -> bool:
         """Whether an owner may still have code running: it has a lease that has not run out (W-150)."""

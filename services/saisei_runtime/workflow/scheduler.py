@@ -16,11 +16,11 @@ from typing import Any, Protocol, runtime_checkable
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow.allocations import Allocations
-from saisei_runtime.workflow.commands import Claim, Claimed, Terminate
+from saisei_runtime.workflow.commands import Claim, Claimed, Requeue, Terminate
 from saisei_runtime.workflow.contexts import Contexts, Run
 from saisei_runtime.workflow.journal import Journal, Outcome, wall_ms
 from saisei_runtime.workflow.reads import Reads
-from saisei_runtime.workflow.records import Instance
+from saisei_runtime.workflow.records import RUNNING, Instance
 from saisei_runtime.workflow.workspace import Change
 
 _log = logging.getLogger(__name__)
@@ -133,6 +133,8 @@ class Scheduler:
         now = self._clock.now_ms()
         for change in changes:
             due = change.after.due_at_ms
+            if change.after.status == RUNNING and change.after.owner is None:
+                self._shelve(change.after.workflow_uid, change.after.incarnation)
             if due is None:
                 if change.after.owner is None and change.after.lease_until_ms is not None:
                     self._pause(change.after)
@@ -157,6 +159,39 @@ class Scheduler:
             if known is not None and known[0] == worker_uid:
                 lane.more = True
         self.wake()
+
+    async def shelve(self) -> None:
+        """Shows as queued what nothing runs of and nothing can be started of, for want of a Deployment (W-087).
+
+        SaiseiError backend_unavailable when the journal cannot tell or write it now.
+        """
+        waiting = [uid for uid in self._lanes if self._undeployed(uid)]
+        stranded = await self._reads.stranded(waiting, self._clock.now_ms(), wall_ms())
+        asked = [self._journal.ask(Requeue(one)) for one, uid in stranded if self._undeployed(uid)]
+        await asyncio.gather(*asked)
+
+    def shelve_soon(self) -> None:
+        if not self._closed:
+            self._spawn(self._shelve_quietly())
+
+    async def _shelve_quietly(self) -> None:
+        try:
+            await self.shelve()
+        except SaiseiError as error:
+            # The look at the leases finds them again.
+            _log.warning("instances without a Deployment are queued later: %s", error)
+
+    def _shelve(self, workflow_uid: str, incarnation: str) -> bool:
+        """Queues one lost instance if its Worker has no Deployment."""
+        if not self._undeployed(workflow_uid):
+            return False
+        self._journal.submit(Requeue(incarnation), lambda _: None)
+        return True
+
+    def _undeployed(self, workflow_uid: str) -> bool:
+        """Whether it is certain that the workflow's Worker has no Deployment."""
+        known = self._allocations.workflow(workflow_uid)
+        return known is not None and self._allocations.complete and self._allocations.pick(known[0]) is None
 
     def settled(self) -> bool:
         """Whether nothing that is due now and has a Deployment still waits for its start."""
@@ -256,9 +291,16 @@ class Scheduler:
         self._claiming -= 1
         if isinstance(outcome, Claimed):
             assert self.contexts is not None
-            self.contexts.begin(outcome.instance, worker.uid, class_name)
-            if self._closed:
-                self.contexts.stop(incarnation)
+            version_uid = outcome.instance.version_uid
+            if version_uid is not None and self._allocations.selects(worker.uid, version_uid):
+                self.contexts.begin(outcome.instance, worker.uid, class_name)
+                if self._closed:
+                    self.contexts.stop(incarnation)
+                return
+            # The allocation changed while the claim was written: it was the one effective then, not now (W-084).
+            self.contexts.decline(outcome.instance)
+            self._vacate(worker.uid)
+            self.pump_soon()
             return
         self._vacate(worker.uid)
         pause = FAILURE_PAUSE_SECONDS if isinstance(outcome, SaiseiError) else REFUSAL_PAUSE_SECONDS
@@ -377,7 +419,7 @@ class Scheduler:
                 for instance in await self._reads.lapsed(wall_ms(), SCAN_ROWS):
                     if instance.termination_requested:
                         self._journal.submit(Terminate(instance.workflow_uid, instance.instance_id), lambda _: None)
-                    else:
+                    elif not self._shelve(instance.workflow_uid, instance.incarnation):
                         self._offer(self._lane(instance.workflow_uid), instance.incarnation)
                 if self._shared:
                     for uid in await self._reads.workflows_with_due():

@@ -196,6 +196,145 @@ class DrainResponse(_message.Message):
 Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
 
 @_typing.final
+class ObserveVersionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_UID_FIELD_NUMBER: _builtins.int
+    VERSION_UID_FIELD_NUMBER: _builtins.int
+    worker_uid: _builtins.str
+    version_uid: _builtins.str
+    def __init__(
+        self,
+        *,
+        worker_uid: _builtins.str = ...,
+        version_uid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version_uid", b"version_uid", "worker_uid", b"worker_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ObserveVersionRequest: _TypeAlias = ObserveVersionRequest  # noqa: Y015
+
+@_typing.final
+class ObserveVersionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXTS_FIELD_NUMBER: _builtins.int
+    INVOCATIONS_FIELD_NUMBER: _builtins.int
+    contexts: _builtins.int
+    """Workflow contexts, from their claim to the proof that they have stopped. Parked instances have none."""
+    invocations: _builtins.int
+    """HTTP invocations, from their acceptance to the end of the response."""
+    def __init__(
+        self,
+        *,
+        contexts: _builtins.int = ...,
+        invocations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "invocations", b"invocations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ObserveVersionResponse: _TypeAlias = ObserveVersionResponse  # noqa: Y015
+
+@_typing.final
+class CheckReplayRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_UID_FIELD_NUMBER: _builtins.int
+    VERSION_UIDS_FIELD_NUMBER: _builtins.int
+    worker_uid: _builtins.str
+    @_builtins.property
+    def version_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Assigned WorkerVersions of that Worker, 1 to 8."""
+
+    def __init__(
+        self,
+        *,
+        worker_uid: _builtins.str = ...,
+        version_uids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version_uids", b"version_uids", "worker_uid", b"worker_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckReplayRequest: _TypeAlias = CheckReplayRequest  # noqa: Y015
+
+@_typing.final
+class CheckReplayResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MISMATCHES_FIELD_NUMBER: _builtins.int
+    FITTING_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    fitting: _builtins.int
+    """Replays that came back to the step that the instance is in, with the method that began it."""
+    unknown: _builtins.int
+    """Replays of which neither is known. No proof of anything."""
+    @_builtins.property
+    def mismatches(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayMismatch]:
+        """Histories that the Version definitely contradicts: it calls the step that an instance is in with another method."""
+
+    def __init__(
+        self,
+        *,
+        mismatches: _abc.Iterable[Global___ReplayMismatch] | None = ...,
+        fitting: _builtins.int = ...,
+        unknown: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fitting", b"fitting", "mismatches", b"mismatches", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckReplayResponse: _TypeAlias = CheckReplayResponse  # noqa: Y015
+
+@_typing.final
+class ReplayMismatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_UID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_UID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_NAME_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    STEP_NAME_FIELD_NUMBER: _builtins.int
+    BEGUN_WITH_FIELD_NUMBER: _builtins.int
+    CALLED_WITH_FIELD_NUMBER: _builtins.int
+    version_uid: _builtins.str
+    workflow_uid: _builtins.str
+    workflow_name: _builtins.str
+    instance_id: _builtins.str
+    step_name: _builtins.str
+    begun_with: _builtins.str
+    """step.do, step.sleep or step.waitForEvent."""
+    called_with: _builtins.str
+    def __init__(
+        self,
+        *,
+        version_uid: _builtins.str = ...,
+        workflow_uid: _builtins.str = ...,
+        workflow_name: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+        step_name: _builtins.str = ...,
+        begun_with: _builtins.str = ...,
+        called_with: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_with", b"begun_with", "called_with", b"called_with", "instance_id", b"instance_id", "step_name", b"step_name", "version_uid", b"version_uid", "workflow_name", b"workflow_name", "workflow_uid", b"workflow_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayMismatch: _TypeAlias = ReplayMismatch  # noqa: Y015
+
+@_typing.final
 class PurgeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

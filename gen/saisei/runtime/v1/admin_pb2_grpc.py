@@ -45,6 +45,16 @@ class RuntimeAdminServiceStub:
                 request_serializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
                 response_deserializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.ObserveVersion = channel.unary_unary(
+                '/saisei.runtime.v1.RuntimeAdminService/ObserveVersion',
+                request_serializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.ObserveVersionRequest.SerializeToString,
+                response_deserializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.ObserveVersionResponse.FromString,
+                _registered_method=True)
+        self.CheckReplay = channel.unary_unary(
+                '/saisei.runtime.v1.RuntimeAdminService/CheckReplay',
+                request_serializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.CheckReplayRequest.SerializeToString,
+                response_deserializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.CheckReplayResponse.FromString,
+                _registered_method=True)
         self.Purge = channel.unary_unary(
                 '/saisei.runtime.v1.RuntimeAdminService/Purge',
                 request_serializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.PurgeRequest.SerializeToString,
@@ -78,6 +88,22 @@ class RuntimeAdminServiceServicer:
     def Drain(self, request, context):
         """Stops every context of a WorkerVersion or of a whole Worker and waits for the proof (WD-09, WV-13).
         Fails with: backend_unavailable while a stop is unproven.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ObserveVersion(self, request, context):
+        """How many contexts and invocations of a WorkerVersion are under way in this runtime now (WV-13).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckReplay(self, request, context):
+        """Replays recorded histories of a bounded sample of parked instances against Versions that are about to be selected, in
+        contexts that run no effect, reach no network and call no Binding (WD-10). Needs at most about 10 s.
+        Fails with: backend_unavailable (try again), also while a Version has not been assigned to this runtime yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,6 +143,16 @@ def add_RuntimeAdminServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.DrainRequest.FromString,
                     response_serializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.DrainResponse.SerializeToString,
+            ),
+            'ObserveVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.ObserveVersion,
+                    request_deserializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.ObserveVersionRequest.FromString,
+                    response_serializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.ObserveVersionResponse.SerializeToString,
+            ),
+            'CheckReplay': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckReplay,
+                    request_deserializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.CheckReplayRequest.FromString,
+                    response_serializer=saisei_dot_runtime_dot_v1_dot_admin__pb2.CheckReplayResponse.SerializeToString,
             ),
             'Purge': grpc.unary_unary_rpc_method_handler(
                     servicer.Purge,
@@ -189,6 +225,60 @@ class RuntimeAdminService:
             '/saisei.runtime.v1.RuntimeAdminService/Drain',
             saisei_dot_runtime_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
             saisei_dot_runtime_dot_v1_dot_admin__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ObserveVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/saisei.runtime.v1.RuntimeAdminService/ObserveVersion',
+            saisei_dot_runtime_dot_v1_dot_admin__pb2.ObserveVersionRequest.SerializeToString,
+            saisei_dot_runtime_dot_v1_dot_admin__pb2.ObserveVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckReplay(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/saisei.runtime.v1.RuntimeAdminService/CheckReplay',
+            saisei_dot_runtime_dot_v1_dot_admin__pb2.CheckReplayRequest.SerializeToString,
+            saisei_dot_runtime_dot_v1_dot_admin__pb2.CheckReplayResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,13 @@ class RuntimeAdminServiceStub:
     """Stops every context of a WorkerVersion or of a whole Worker and waits for the proof (WD-09, WV-13).
     Fails with: backend_unavailable while a stop is unproven.
     """
+    ObserveVersion: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ObserveVersionRequest, _admin_pb2.ObserveVersionResponse]
+    """How many contexts and invocations of a WorkerVersion are under way in this runtime now (WV-13)."""
+    CheckReplay: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CheckReplayRequest, _admin_pb2.CheckReplayResponse]
+    """Replays recorded histories of a bounded sample of parked instances against Versions that are about to be selected, in
+    contexts that run no effect, reach no network and call no Binding (WD-10). Needs at most about 10 s.
+    Fails with: backend_unavailable (try again), also while a Version has not been assigned to this runtime yet.
+    """
     Purge: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PurgeRequest, _admin_pb2.PurgeResponse]
     """Ends a DurableWorkflow: closes admission, fences owners, stops contexts with proof, then deletes each row of the UID (DW-08).
     Idempotent. Fails with: backend_unavailable while a stop is unproven.
@@ -64,6 +71,13 @@ class RuntimeAdminServiceAsyncStub(RuntimeAdminServiceStub):
     Drain: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainRequest, _admin_pb2.DrainResponse]  # type: ignore[assignment]
     """Stops every context of a WorkerVersion or of a whole Worker and waits for the proof (WD-09, WV-13).
     Fails with: backend_unavailable while a stop is unproven.
+    """
+    ObserveVersion: _aio.UnaryUnaryMultiCallable[_admin_pb2.ObserveVersionRequest, _admin_pb2.ObserveVersionResponse]  # type: ignore[assignment]
+    """How many contexts and invocations of a WorkerVersion are under way in this runtime now (WV-13)."""
+    CheckReplay: _aio.UnaryUnaryMultiCallable[_admin_pb2.CheckReplayRequest, _admin_pb2.CheckReplayResponse]  # type: ignore[assignment]
+    """Replays recorded histories of a bounded sample of parked instances against Versions that are about to be selected, in
+    contexts that run no effect, reach no network and call no Binding (WD-10). Needs at most about 10 s.
+    Fails with: backend_unavailable (try again), also while a Version has not been assigned to this runtime yet.
     """
     Purge: _aio.UnaryUnaryMultiCallable[_admin_pb2.PurgeRequest, _admin_pb2.PurgeResponse]  # type: ignore[assignment]
     """Ends a DurableWorkflow: closes admission, fences owners, stops contexts with proof, then deletes each row of the UID (DW-08).
@@ -96,6 +110,25 @@ class RuntimeAdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.DrainResponse, _abc.Awaitable[_admin_pb2.DrainResponse]]:
         """Stops every context of a WorkerVersion or of a whole Worker and waits for the proof (WD-09, WV-13).
         Fails with: backend_unavailable while a stop is unproven.
+        """
+
+    @_abc_1.abstractmethod
+    def ObserveVersion(
+        self,
+        request: _admin_pb2.ObserveVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ObserveVersionResponse, _abc.Awaitable[_admin_pb2.ObserveVersionResponse]]:
+        """How many contexts and invocations of a WorkerVersion are under way in this runtime now (WV-13)."""
+
+    @_abc_1.abstractmethod
+    def CheckReplay(
+        self,
+        request: _admin_pb2.CheckReplayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CheckReplayResponse, _abc.Awaitable[_admin_pb2.CheckReplayResponse]]:
+        """Replays recorded histories of a bounded sample of parked instances against Versions that are about to be selected, in
+        contexts that run no effect, reach no network and call no Binding (WD-10). Needs at most about 10 s.
+        Fails with: backend_unavailable (try again), also while a Version has not been assigned to this runtime yet.
         """
 
     @_abc_1.abstractmethod

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection
 
 from saisei.control.v1 import assignments_pb2
+from saisei.runtime.v1 import admin_pb2
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms.worker_deployment import FORM, WorkerDeploymentSpec
 from saisei_control.operations.effects import module_worker
@@ -13,6 +16,9 @@ from saisei_control.operations.work import Work
 from saisei_control.resources import allocation
 from saisei_control.resources.allocation import Fit, Requirement
 from saisei_control.store.rows import dump, exact_spec, update_resource
+
+# Instances that a refusal names.
+NAMED_INSTANCES = 20
 
 
 class WorkerDeploymentEffect:
@@ -24,6 +30,9 @@ class WorkerDeploymentEffect:
             return Again("dependency_pending", "a weighted WorkerVersion is not verified yet", dispatched=False)
         if verified.conflict is not None:
             return Failed("dependency_conflict", f"Not activated: {verified.conflict}.")
+        unfit = await _contradictions(work, spec)
+        if unfit is not None:
+            return unfit
         activated = await work.host.store.write(lambda connection: _activate(connection, work, spec))
         if isinstance(activated, Failed):
             return activated
@@ -54,6 +63,35 @@ class WorkerDeploymentEffect:
             except SaiseiError as error:
                 return Again("backend_unavailable", error.detail or error.kind.title, dispatched=True)
         return Done()
+
+
+async def _contradictions(work: Work, spec: WorkerDeploymentSpec) -> Outcome | None:
+    """WD-10: what is known not to fit a recorded history is not activated. Nothing found proves nothing."""
+    selected = {item["uid"] for item in work.resource.facts.get("active", [])}
+    coming = [item.version_uid for item in spec.versions if item.version_uid not in selected]
+    if not coming:
+        return None
+    try:
+        found = await work.host.fleet.check_replay(spec.worker_uid, coming)
+    except SaiseiError as error:
+        return Again("backend_unavailable", error.detail or error.kind.title, dispatched=False)
+    if not found.mismatches:
+        return None
+    return Failed("step_history_incompatible", _told(found.mismatches))
+
+
+def _told(mismatches: Sequence[admin_pb2.ReplayMismatch]) -> str:
+    """One history in full, and which other instances are in the same position."""
+    first = mismatches[0]
+    ids = list(dict.fromkeys(one.instance_id for one in mismatches))
+    others = ", ".join(repr(one) for one in ids[1:NAMED_INSTANCES])
+    more = f" and {len(ids) - NAMED_INSTANCES} more" if len(ids) > NAMED_INSTANCES else ""
+    also = f" The same holds for {others}{more}." if others else ""
+    return (
+        f"Not activated: the instance {first.instance_id!r} of the DurableWorkflow {first.workflow_name} is in the "
+        f"step {first.step_name!r}, which began with {first.begun_with}; the WorkerVersion {first.version_uid} calls "
+        f"it with {first.called_with}.{also} Keep the step as it was, or let these instances end first."
+    )
 
 
 def _decided(connection: Connection, spec: WorkerDeploymentSpec) -> Fit | None:

@@ -11,6 +11,7 @@ from saisei.runtime.v1 import admin_pb2
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms.worker_version import FORM, WorkerVersionSpec
 from saisei_contract.records import Phase
+from saisei_control.assignments.log import is_assigned
 from saisei_control.operations.outcome import Again, Done, Failed, Outcome
 from saisei_control.operations.work import Work
 from saisei_control.secrets.vault import SecretsLost
@@ -66,6 +67,10 @@ class WorkerVersionEffect:
     async def remove(self, work: Work) -> Outcome:
         host = work.host
         spec = FORM.validate(exact_spec(work.resource))
+        if await work.host.store.read(lambda connection: is_assigned(connection, work.resource.uid)):
+            waiting = await _in_use(work, spec)
+            if waiting is not None:
+                return waiting
         revision = await work.unpublish()
         if revision is not None:
             waiting = await work.until_effective(revision)
@@ -77,6 +82,17 @@ class WorkerVersionEffect:
                 # WV-13: not deleted while a context on it may still run.
                 return Again("backend_unavailable", error.detail or error.kind.title, dispatched=True)
         return Done(also=lambda connection: host.vault.forget(connection, work.resource.uid))
+
+
+async def _in_use(work: Work, spec: WorkerVersionSpec) -> Outcome | None:
+    """WV-13: acceptance refuses what is known to be in use; what began or was not known then is waited for."""
+    try:
+        count = await work.host.fleet.in_use(spec.worker_uid, work.resource.uid)
+    except SaiseiError as error:
+        return Again("backend_unavailable", error.detail or error.kind.title, dispatched=False)
+    if count == 0:
+        return None
+    return Again("dependency_pending", "contexts of the WorkerVersion are still running", dispatched=False)
 
 
 def _has_secrets(connection: Connection, work: Work, spec: WorkerVersionSpec) -> bool:
