@@ -142,13 +142,15 @@ class World:
         """How many are subscribed through a face, when no other one is used."""
         return await (self.open_streams() if face in HTTP_FACES else self.open_subscriptions())
 
-    async def nothing_open(self, within_seconds: float = 5.0) -> None:
+    async def nothing_open(self, within_seconds: float | None = None) -> None:
         """Until runtime and gateway hold nothing of any reader: tests run one after the other."""
 
         async def _none() -> bool:
             return await self.open_subscriptions() == 0 and await self.open_streams() == 0
 
-        await eventually(_none, within_seconds)
+        stopwatch = self.host.stopwatch()
+        await eventually(_none)
+        assert within_seconds is None or stopwatch.seconds() < within_seconds
 
     # --- faces ---
 
@@ -168,7 +170,7 @@ class World:
         self, face: str, instance_id: str, cursor: int | None = None, types: Sequence[str] | None = None
     ) -> list[Event]:
         """All of them."""
-        async with asyncio.timeout(30), aclosing(self.follow(face, instance_id, cursor, types)) as events:  # type: ignore[type-var]
+        async with asyncio.timeout(60), aclosing(self.follow(face, instance_id, cursor, types)) as events:  # type: ignore[type-var]
             return [event async for event in events]
 
     async def _grpc(self, instance_id: str, cursor: int | None, types: Sequence[str] | None) -> AsyncIterator[Event]:
@@ -296,7 +298,7 @@ async def _ndjson(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
         yield json.loads(line) if line else {"type": "heartbeat"}
 
 
-async def eventually(check: Any, within_seconds: float = 15.0) -> None:
+async def eventually(check: Any, within_seconds: float = 30.0) -> None:
     """Polls `await check()` until it is true."""
     async with asyncio.timeout(within_seconds):
         while not await check():

@@ -136,5 +136,5 @@ async def test_outage_and_resume(world: World, shutter: Shutter, face: str) -> N
     with shutter.closed(), pytest.raises((StreamCutError, Refused)):
         await world.read(face, instance_id)
     await _goes_on(world, instance_id)
-    await asyncio.wait_for(following, 15)
+    await asyncio.wait_for(following, 60)
     assert seen == list(range(1, 9))
