@@ -14,6 +14,7 @@ from saisei_gateway.backends import CALL_SECONDS, answer_of
 from saisei_gateway.calls import Call
 from saisei_gateway.host_api.request import read_json, read_query
 from saisei_gateway.host_api.respond import json_response
+from saisei_service.clock import ADVANCE_SECONDS_MAX
 
 MAX_BODY_BYTES = 1024
 
@@ -27,8 +28,9 @@ async def advance(call: Call) -> Response:
     read_query(call.request)
     body = strict_json.parse(await read_json(call.request, MAX_BODY_BYTES))
     seconds = body.get("seconds") if isinstance(body, dict) and len(body) == 1 else None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | Decimal) or not seconds > 0:
-        raise SaiseiError("invalid_request", 'Send {"seconds": n} with a number over 0.')
+    if isinstance(seconds, bool) or not isinstance(seconds, int | Decimal) or not 0 < seconds <= ADVANCE_SECONDS_MAX:
+        most = f"{ADVANCE_SECONDS_MAX:,} (100 years)"
+        raise SaiseiError("invalid_request", f'Send {{"seconds": n}} with a number over 0 and at most {most}.')
     moved = await _advance_runtime(call, float(seconds))
     now_ms, started = moved.now_ms, moved.started
     kept_ms = await _advance_control(call, now_ms)

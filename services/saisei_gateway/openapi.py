@@ -8,6 +8,7 @@ from saisei_contract.errors import ERROR_KINDS
 from saisei_contract.events import EVENT_TYPES
 from saisei_contract.json_reader import JsonObject
 from saisei_gateway.settings import HOST_API_ROOT
+from saisei_service.clock import ADVANCE_SECONDS_MAX
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -22,7 +23,9 @@ def document(origin: str, *, virtual_clock: bool) -> JsonObject:
         paths["/test/v1/clock:advance"] = {
             "post": _operation(
                 "Advance the virtual clock",
-                body=_object({"seconds": {"type": "number", "exclusiveMinimum": 0}}, ["seconds"]),
+                body=_object(
+                    {"seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": ADVANCE_SECONDS_MAX}}, ["seconds"]
+                ),
                 answers={"200": _json("Everything that became due has been started", _object({"nowMs": _INTEGER}))},
             )
         }

@@ -10,6 +10,12 @@ from saisei_contract.clock import Clock
 __all__ = ["Clock", "SystemClock", "VirtualClock"]
 
 
+# How far one advance of a virtual clock goes at most, in seconds (100 years), and the last instant that it reaches: the
+# end of the year 9999, which is the last one that a timestamp can name.
+ADVANCE_SECONDS_MAX = 3_155_760_000
+VIRTUAL_MS_MAX = 253_402_300_799_999
+
+
 class SystemClock:
     """Wall time that never runs backwards inside one process: a step back of the system clock holds it still."""
 
@@ -35,9 +41,14 @@ class VirtualClock:
         self._listeners.append(listener)
 
     def advance(self, seconds: float) -> int:
-        """Moves on by `seconds` (> 0) and returns the new time in epoch ms; ValueError otherwise."""
-        if not seconds > 0:
-            raise ValueError("a clock is advanced by more than 0 seconds")
+        """Moves on by `seconds` and returns the new time in epoch ms; ValueError unless 0 < seconds ≤ 100 years, or
+        when it would leave the year 9999."""
+        if not 0 < seconds <= ADVANCE_SECONDS_MAX:
+            raise ValueError(
+                f"a clock is advanced by more than 0 and at most {ADVANCE_SECONDS_MAX:,} seconds (100 years)"
+            )
+        if self._now + seconds * 1000 > VIRTUAL_MS_MAX:
+            raise ValueError("a clock is not advanced beyond the year 9999")
         return self.advance_to(self._now + round(seconds * 1000))
 
     def advance_to(self, now_ms: int) -> int:

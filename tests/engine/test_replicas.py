@@ -11,6 +11,7 @@ from engine_fakes import Hold, Host
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.store import migrate_runtime
+from saisei_runtime.workflow import notices
 from saisei_runtime.workflow.engine import EngineSettings
 from saisei_service.database import Database, open_database
 
@@ -100,6 +101,69 @@ async def test_what_one_queued_the_other_runs(pair: tuple[Host, Host]) -> None:
     a.define(waits)
     a.engine.deployment_changed("worker")
     await a.until("i", "waiting")
+
+
+async def test_what_one_has_no_place_for_starts_in_the_other_at_once(pair: tuple[Host, Host]) -> None:
+    """W-155, Design 4: a notice names the workflow; no poll is needed to find what is due."""
+    a, b = pair
+    a.define(waits)
+    b.define(waits)
+    b.deploy("worker", None)
+    # From here on the look that comes by itself finds nothing in `a`.
+    a.engine._reads.workflows_with_due = _nothing
+    a.engine._reads.lapsed = _nothing
+    b.deployments.versions["worker"] = "worker-v1"  # for the create alone
+    b.engine._scheduler.close()
+    for number in range(20):
+        await b.engine.create("wf", f"i{number}", None)
+        await a.until(f"i{number}", "waiting")
+    assert len(a.pool.started) == 20 and not b.pool.started
+
+
+async def test_a_full_runtime_calls_for_others(pair: tuple[Host, Host]) -> None:
+    """W-154, Design 4: one runtime has no free place; what is created through it runs in the other."""
+    a, b = pair
+    a.define(waits)
+    b.define(holds)
+    b.engine._scheduler._max_contexts = 2
+    a.deploy("worker", None)
+    await b.engine.create_batch("wf", [("held 1", None), ("held 2", None)])
+    await b.eventually(lambda: len(b.pool.running) == 2)
+    a.engine._reads.workflows_with_due = _nothing
+    a.deploy("worker", "worker-v1")
+    for number in range(10):
+        await b.engine.create("wf", f"i{number}", None)
+        await a.until(f"i{number}", "waiting")
+    assert len(b.pool.started) == 2
+
+
+async def test_a_lost_notice_delays_and_loses_nothing(pair: tuple[Host, Host]) -> None:
+    """W-155: a runtime that hears nothing of the others finds by looking what they have no place for."""
+    a, b = pair
+    assert a.engine._notices is not None
+    await a.engine._notices.stop()
+    a.define(waits)
+    b.define(waits)
+    b.engine._scheduler.close()
+    await b.engine.create("wf", "i", None)
+    await a.until("i", "waiting")
+
+
+async def _nothing(*arguments: object) -> list[str]:
+    return []
+
+
+def test_a_notice_says_what_fits() -> None:
+    """Design 4: names as long as there is room for them, and `anything` instead of a part of them."""
+    ids, uids = [f"{number:032x}" for number in range(200)], {f"r-{number:032x}" for number in range(60)}
+    assert notices.read_notice(notices.payload("a", ids[:2], uids), "b") == notices.Notice(
+        ids[:2], notices.payload("a", (), uids).split(";")[2].split(",")
+    )
+    assert notices.read_notice(notices.payload("a", ids), "b") == notices.Notice(None, ())
+    assert notices.read_notice(notices.payload("a", (), {*uids, "one more"}), "b") == notices.Notice((), None)
+    assert notices.read_notice(notices.payload("a", ids), "a") is None
+    longest = [f"{number:0{notices.UID_CHARACTERS_MAX}}" for number in range(notices.WORKFLOWS_MAX)]
+    assert len(notices.payload("s" * 40, ids[: notices.NAMED_MAX], longest)) < 8_000
 
 
 async def test_each_instance_runs_once(pair: tuple[Host, Host]) -> None:

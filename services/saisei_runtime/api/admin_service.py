@@ -123,7 +123,8 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
         require_service(context, self._credential)
         if not isinstance(self._clock, VirtualClock):
             raise SaiseiError("capability_unavailable", "this Host does not run on a virtual clock")
-        if not request.seconds > 0:
-            raise SaiseiError("invalid_request", "seconds: a number greater than 0")
-        now = self._clock.advance(request.seconds)
+        try:
+            now = self._clock.advance(request.seconds)
+        except ValueError as error:
+            raise SaiseiError("invalid_request", f"seconds: {error}") from error
         return pb.AdvanceClockResponse(now_ms=now, started=await self._engine.settle_due())

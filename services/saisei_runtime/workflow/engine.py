@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -32,7 +32,7 @@ from saisei_runtime.workflow.commands import (
 from saisei_runtime.workflow.contexts import Contexts, Run
 from saisei_runtime.workflow.identity import Incarnations, checked, known_form, new_instance_id
 from saisei_runtime.workflow.journal import Journal
-from saisei_runtime.workflow.notices import Notices
+from saisei_runtime.workflow.notices import Notice, Notices
 from saisei_runtime.workflow.reads import Reads, after_cursor, cursor_of
 from saisei_runtime.workflow.records import STATUSES, Instance
 from saisei_runtime.workflow.scheduler import Scheduler
@@ -104,6 +104,7 @@ class WorkflowEngine:
             alive=self._runs,
             closed=self._closed_workflows,
             sender=life,
+            unplaced=self._unplaced,
         )
         self._notices = Notices(database, life, self._heard) if database.is_postgresql else None
         self._scheduler = Scheduler(
@@ -176,9 +177,14 @@ class WorkflowEngine:
                             future.set_result(change.after)
         self._scheduler.committed(changes)
 
-    def _heard(self, incarnations: Iterable[str] | None) -> None:
-        """Another runtime committed something: to those instances, or to any."""
-        named = None if incarnations is None else list(incarnations)
+    def _unplaced(self, changes: Sequence[Change]) -> Collection[str]:
+        return self._scheduler.unplaced(changes)
+
+    def _heard(self, notice: Notice) -> None:
+        """Another runtime committed something."""
+        if notice.unplaced is None or notice.unplaced:
+            self._scheduler.look_at(notice.unplaced)
+        named = None if notice.changed is None else list(notice.changed)
         for incarnation in list(self._runs) if named is None else named:
             self._contexts.verify(incarnation)
         look_at = self._subscriptions.touched(named)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -103,7 +103,8 @@ class Journal:
 
     `committed` is called in the event loop with the changes of each transaction, before the callers' callbacks.
     `alive` holds the incarnations that have a context here; `closed` the workflows that admit nothing (DW-08);
-    `sender` names this runtime's life to the others on a shared database.
+    `sender` names this runtime's life to the others on a shared database, and `unplaced` says, in the writer's thread,
+    of which workflows among the changes something is due that this runtime has no place for.
     """
 
     def __init__(
@@ -115,11 +116,13 @@ class Journal:
         alive: Container[str],
         closed: Container[str],
         sender: str = "",
+        unplaced: Callable[[Sequence[Change]], Collection[str]] = lambda _: (),
     ) -> None:
         self._clock = clock
         self._committed = committed
         self._alive = alive
         self._sender = sender
+        self._unplaced = unplaced
         self._closed = closed
         self._sql = statements(database.is_postgresql)
         prefer_indexes(database.writer)
@@ -223,7 +226,8 @@ class Journal:
                         changes = workspace.flush()
                         if changes and self._sql.postgresql:
                             changed = [change.after.incarnation for change in changes]
-                            cursor.call(notices.SEND, (notices.CHANNEL, notices.payload(self._sender, changed)))
+                            notice = notices.payload(self._sender, changed, self._unplaced(changes))
+                            cursor.call(notices.SEND, (notices.CHANNEL, notice))
                     return replies, changes
             except Exception as error:
                 if attempt == ATTEMPTS_MAX or not is_passing(error):

@@ -37,7 +37,7 @@ def close_workflow(connection: Connection, workflow_uid: str, now_ms: int) -> No
         .values(termination_requested=1)
     )
     if postgresql:
-        connection.exec_driver_sql(notices.SEND, (notices.CHANNEL, notices.payload("close", ("*",))))
+        connection.exec_driver_sql(notices.SEND, (notices.CHANNEL, notices.payload("close", (notices.EVERYTHING,))))
 
 
 async def held(reads: Reads, workflow_uid: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -32,6 +32,7 @@ TIMER_SECONDS_MAX = 30.0
 FAILURE_PAUSE_SECONDS = 1.0
 # A claim that was refused left the row as it is now, which may be due: look once more, without haste.
 REFUSAL_PAUSE_SECONDS = 0.05
+NOTICE_PAUSE_SECONDS = 0.003
 
 
 @runtime_checkable
@@ -103,6 +104,7 @@ class Scheduler:
         self._owners = 0
         self._closed = True
         self._pumping = False
+        self._looking = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,6 +148,52 @@ class Scheduler:
                 lane.next_due_ms = due
                 self._arm(due, now)
         self.pump()
+
+    def unplaced(self, changes: Sequence[Change]) -> set[str]:
+        """Workflows among the changes of which something is due that nobody claims here at once: other runtimes may.
+
+        Called in the journal's thread: it reads a few numbers, which may be a moment old.
+        """
+        now = self._clock.now_ms()
+        found: set[str] = set()
+        for change in changes:
+            due = change.after.due_at_ms
+            if due is not None and due <= now and change.after.owner is None and not self._has_place(change.after):
+                found.add(change.after.workflow_uid)
+        return found
+
+    def _has_place(self, instance: Instance) -> bool:
+        known = self._allocations.workflow(instance.workflow_uid)
+        if self._closed or known is None or self._allocations.pick(known[0]) is None:
+            return False
+        worker = self._workers.get(known[0])
+        return self._active < self._max_contexts and (worker is None or worker.active < self._max_per_worker)
+
+    def look_at(self, workflow_uids: Collection[str] | None) -> None:
+        """Other runtimes have no place for what is due of these workflows, or of any (None)."""
+        if self._closed:
+            return
+        if workflow_uids is None:
+            self._spawn(self._look_everywhere())
+            return
+        for uid in workflow_uids:
+            self._lane(uid).more = True
+        if not self._looking:
+            # Many notices in a row are one look.
+            self._looking = True
+            asyncio.get_running_loop().call_later(NOTICE_PAUSE_SECONDS, self._look_now)
+
+    def _look_now(self) -> None:
+        self._looking = False
+        self.wake()
+
+    async def _look_everywhere(self) -> None:
+        try:
+            for uid in await self._reads.workflows_with_due():
+                self._lane(uid).more = True
+        except SaiseiError:
+            return  # the look at the leases comes back to it
+        self.wake()
 
     def freed(self, run: Run) -> None:
         """A context ended: its place is free."""
@@ -422,9 +470,8 @@ class Scheduler:
                     elif not self._shelve(instance.workflow_uid, instance.incarnation):
                         self._offer(self._lane(instance.workflow_uid), instance.incarnation)
                 if self._shared:
-                    for uid in await self._reads.workflows_with_due():
-                        self._lane(uid).more = True
-                    self.wake()
+                    # What a notice would have said, had it been heard.
+                    await self._look_everywhere()
                 else:
                     self.pump()
             except SaiseiError:

@@ -449,7 +449,7 @@ class AdvanceClockRequest(_message.Message):
 
     SECONDS_FIELD_NUMBER: _builtins.int
     seconds: _builtins.float
-    """> 0, fractions allowed."""
+    """> 0 and at most 3,155,760,000 (100 years), fractions allowed; not beyond the year 9999. Else invalid_request."""
     def __init__(
         self,
         *,
