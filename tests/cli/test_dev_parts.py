@@ -10,6 +10,7 @@ import pytest
 
 from saisei_cli.access import SpaceGrant
 from saisei_cli.connection import Connection, connect_to
+from saisei_cli.dev import layout
 from saisei_cli.dev.certificates import ensure_certificates
 from saisei_cli.dev.layout import (
     DataFolder,
@@ -77,6 +78,13 @@ def test_port_0_stays_the_same(tmp_path: Path) -> None:
     """Design 6: the origin survives restarts on the same data folder."""
     data = folder(tmp_path)
     assert choose_listen(data, "127.0.0.1:0") == choose_listen(data, "127.0.0.1:0")
+
+
+def test_two_ports_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Design 6: until the gateway listens its port looks free; the admin port is another one all the same."""
+    offered = iter([5001, 5001, 5002])
+    monkeypatch.setattr(layout, "_is_free", lambda host, port: next(offered))
+    assert layout.free_port("127.0.0.1", but=5001) == 5002
 
 
 @pytest.mark.parametrize("text", ["8443", ":8443", "localhost", "localhost:x", "localhost:65536", "localhost:８"])

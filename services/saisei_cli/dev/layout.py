@@ -140,8 +140,11 @@ def _is_free(host: str, port: int) -> int | None:
         return int(probe.getsockname()[1])
 
 
-def free_port(host: str) -> int:
+def free_port(host: str, *, but: int = 0) -> int:
+    """One that nobody listens on now, and another one than `but`, which is chosen already and not yet listened on."""
     port = _is_free(host, 0)
+    while port is not None and port == but:
+        port = _is_free(host, 0)
     if port is None:
         raise CommandFailure(f"this machine has no address {host!r} to listen on", "give --listen another host")
     return port

@@ -176,7 +176,7 @@ async def _run(options: DevOptions, run_folder: Path, stop: asyncio.Event) -> No
     if public_host not in names:
         names.append(public_host)
     certificates = ensure_certificates(data.tls, tuple(names))
-    admin = f"127.0.0.1:{free_port('127.0.0.1')}"
+    admin = f"127.0.0.1:{free_port('127.0.0.1', but=port)}"
     load_or_create_service_credential(data.service_credential)
     addresses = {name: f"unix:{run_folder / f'{name}.sock'}" for name in ("control", "runtime")}
 
