@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from engine_fakes import Hold, Host, holds, returns_nothing, sleeps
+from engine_fakes import CrashError, Hold, Host, holds, returns_nothing, sleeps
 
 from saisei_runtime.isolates.port import Lost, RetryPolicy
 
@@ -157,3 +157,23 @@ async def test_a_drain_without_proof_is_no_success(host: Host) -> None:
         assert (await slow.engine.get("wf", "i")).status == "queued"
     finally:
         await slow.stop()
+
+
+async def test_a_context_that_keeps_dying_is_kept_apart(host: Host) -> None:
+    """W-154, Issue 5: lost twice in a row, the next context asks for a process to itself; a step that ends forgives."""
+    deaths = [2, 1]
+
+    def program(event, step):
+        if deaths[0]:
+            deaths[0] -= 1
+            raise CrashError
+        yield step.do("a", lambda: b"{}")
+        if deaths[1]:
+            deaths[1] -= 1
+            raise CrashError
+        yield step.do("b", lambda: b"{}")
+
+    host.define(program)
+    await host.engine.create("wf", "i", None)
+    await host.until("i", "complete")
+    assert [start.alone for start in host.pool.started] == [False, False, True, False]

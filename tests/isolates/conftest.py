@@ -144,6 +144,7 @@ class Lab:
         history: Sequence[HistoryStep] = (),
         class_name: str = "W",
         reply: Callable[[StepCall], StepReply | None] = answer,
+        alone: bool = False,
     ) -> Run:
         code = self.code(code) if isinstance(code, str) else code
         self._contexts += 1
@@ -151,7 +152,7 @@ class Lab:
         name = f"context-{self._contexts}"
         run.stopwatch = self.stopwatch()
         run.handle = await self.pool.start_workflow(
-            WorkflowStart(name, code, class_name, "instance-1", params, history), run
+            WorkflowStart(name, code, class_name, "instance-1", params, history, alone=alone), run
         )
         for call_id, early in run.early:
             run.handle.reply(call_id, early)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from saisei_runtime.isolates.port import Completed, DoStarted, Lost, ProofKind, Stop, Stopped
+from saisei_runtime.isolates.protocol import KillThread
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -155,6 +156,67 @@ async def test_unjoinable_thread_costs_the_process(own_lab: Any, make_workflow: 
     end = await asyncio.wait_for(run.ended, 30)
     assert isinstance(end.outcome, Stopped)
     assert end.proof.kind is ProofKind.REAPED
+
+
+def _deafen(lab: Any) -> None:
+    """From now on the Worker's process hears no order to end a thread."""
+    process = lab.pool._isolates["worker"].process
+    order = process.order
+    process.order = lambda frame: None if isinstance(frame, KillThread) else order(frame)
+
+
+async def test_neighbours_of_an_unjoinable_thread_may_finish(own_lab: Any, make_workflow: Any) -> None:
+    """W-154, Design 3: while there is time, a process that must be killed is spared for its other contexts."""
+    lab = own_lab(join_within=0.05, join_spared=60, max_threads=4)
+    stuck = await lab.start(make_workflow('await step.do("a", () => new Promise(() => {}));'))
+    other = await lab.start(
+        make_workflow("""for (const n of [1, 2, 3]) {
+          await step.do(`s${n}`, () => new Promise((r) => setTimeout(() => r({}), 200)));
+        } return {done: true};""")
+    )
+    await until(lambda: bool(stuck.calls and other.calls))
+    _deafen(lab)
+    stuck.handle.stop()
+    late = asyncio.create_task(lab.run(make_workflow("return {late: true};")))
+    assert (await asyncio.wait_for(asyncio.shield(other.ended), 60)).outcome == Completed(b'{"done":true}')
+    end = await asyncio.wait_for(stuck.ended, 60)
+    assert isinstance(end.outcome, Stopped) and end.proof.kind is ProofKind.REAPED
+    # What was asked for meanwhile began in another process, instead of being lost in this one.
+    assert (await asyncio.wait_for(late, 60))[0].outcome == Completed(b'{"late":true}')
+
+
+async def test_an_unjoinable_thread_is_not_spared_for_ever(own_lab: Any, make_workflow: Any) -> None:
+    """W-070, Design 3: the stop is proven in time although a neighbour never ends; that one is lost."""
+    lab = own_lab(join_within=0.05, join_spared=0.3, max_threads=4)
+    endless = make_workflow('await step.do("a", () => new Promise(() => {}));')
+    stuck, other = await lab.start(endless), await lab.start(endless)
+    await until(lambda: bool(stuck.calls and other.calls))
+    _deafen(lab)
+    stuck.handle.stop()
+    assert (await asyncio.wait_for(stuck.ended, 60)).proof.kind is ProofKind.REAPED
+    assert isinstance((await asyncio.wait_for(other.ended, 60)).outcome, Lost)
+
+
+async def test_a_context_alone_takes_nobody_along(own_lab: Any, make_workflow: Any) -> None:
+    """W-154, Issue 5: a context whose instance was lost again and again has a process to itself, which ends with it."""
+    lab = own_lab(processes_alone=1, max_threads=4)
+    endless = make_workflow('await step.do("a", () => new Promise(() => {}));')
+    neighbour = await lab.start(endless)
+    alone = await lab.start(endless, alone=True)
+    third = await lab.start(endless, alone=True)  # there is room for one only
+    await until(lambda: bool(neighbour.calls and alone.calls and third.calls))
+    processes = {key: isolate.process for key, isolate in lab.pool._isolates.items()}
+    assert len(processes) == 2
+    (key,) = set(processes) - {"worker"}
+    os.kill(processes[key].pid, signal.SIGKILL)
+    assert isinstance((await asyncio.wait_for(alone.ended, 60)).outcome, Lost)
+    assert not neighbour.ended.done() and not third.ended.done()
+    end, _ = await lab.run(make_workflow("return {a: 1};"), alone=True)
+    assert end.outcome == Completed(b'{"a":1}')
+    await until(lambda: set(lab.pool._isolates) == {"worker"})
+    alone = await lab.start(endless, alone=True)
+    assert await lab.pool.drain("worker") == 3
+    assert isinstance((await alone.ended).outcome, Stopped)
 
 
 async def test_memory_of_the_process_is_limited(own_lab: Any, make_workflow: Any) -> None:

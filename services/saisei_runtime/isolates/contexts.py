@@ -114,6 +114,11 @@ class RunningContext:
         thread.on_gone = self._gone
         thread.send(*start_frame(start))
 
+    @property
+    def stopping(self) -> bool:
+        """Its thread is being terminated."""
+        return self._thread.killing
+
     # --- ContextHandle ---
 
     def reply(self, call_id: int, reply: StepReply) -> None:

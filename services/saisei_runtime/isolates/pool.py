@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 _STARTS = 3
 # Inspections at once: each is a process of its own.
 _INSPECTIONS = 2
+# How often a process is looked at of which it is not certain that it lives on.
+_CERTAIN_EVERY = 0.05
 
 
 class _NoBindings:
@@ -51,7 +54,13 @@ class WorkerIsolate:
     """The process of one Worker UID and what runs in it."""
 
     def __init__(
-        self, process: NodeProcess, settings: IsolateSettings, bindings: BindingHost, egress: Egress | None
+        self,
+        process: NodeProcess,
+        settings: IsolateSettings,
+        bindings: BindingHost,
+        egress: Egress | None,
+        *,
+        once: bool = False,
     ) -> None:
         self.process = process
         self._settings = settings
@@ -60,10 +69,20 @@ class WorkerIsolate:
         self.threads = WorkflowThreads(process, settings)
         self.contexts: dict[str, RunningContext] = {}
         self.serving: dict[str, ServingThread] = {}
+        # The process ends with its first context.
+        self.once = once
         self.used_at = asyncio.get_running_loop().time()
         process.reaped.add_done_callback(lambda _status: self.threads.close())
+        process.has_neighbours = self._has_neighbours
+
+    def _has_neighbours(self) -> bool:
+        contexts = any(not context.stopping for context in self.contexts.values())
+        return contexts or any(thread.usable and thread.invocations for thread in self.serving.values())
 
     async def start_workflow(self, start: WorkflowStart, listener: ContextListener) -> ContextHandle:
+        # It may be about to be killed: what begins now might be lost.
+        while self.process.overdue:  # noqa: ASYNC110 - rare, and over within 3 s
+            await asyncio.sleep(_CERTAIN_EVERY)
         thread = await self.threads.take()
         while thread.gone or thread.killing:  # it died while it was handed over
             self.threads.give_back(thread, reusable=False)
@@ -73,7 +92,9 @@ class WorkerIsolate:
         def ended(reusable: bool) -> None:
             self.contexts.pop(start.context_id, None)
             self.used_at = asyncio.get_running_loop().time()
-            self.threads.give_back(thread, reusable=reusable)
+            self.threads.give_back(thread, reusable=reusable and not self.once)
+            if self.once:
+                self.process.kill("its only context has ended")
 
         give_code(thread, start.code)
         context = RunningContext(start, thread, listener, self._bindings, self._egress, ended)
@@ -142,7 +163,7 @@ class IsolatePool:
     async def start_workflow(self, start: WorkflowStart, listener: ContextListener) -> ContextHandle:
         require_supported(start.code)
         for attempt in range(1, _STARTS + 1):
-            isolate = await self._isolate(start.code.worker_uid)
+            isolate = await (self._alone(start) if start.alone else self._isolate(start.code.worker_uid))
             try:
                 return await isolate.start_workflow(start, listener)
             except SaiseiError:
@@ -160,8 +181,8 @@ class IsolatePool:
             return await inspect(self._settings, code)
 
     async def drain(self, worker_uid: str, version_uid: str | None = None) -> int:
-        isolate = self._isolates.get(worker_uid)
-        return 0 if isolate is None else await isolate.drain(version_uid)
+        mine = [isolate for key, isolate in self._isolates.items() if key.partition("/")[0] == worker_uid]
+        return sum(await asyncio.gather(*(isolate.drain(version_uid) for isolate in mine)))
 
     async def close(self) -> None:
         self._closed = True
@@ -191,13 +212,24 @@ class IsolatePool:
             task.add_done_callback(lambda _task: self._starting.pop(worker_uid, None))
         return await asyncio.shield(task)
 
+    async def _alone(self, start: WorkflowStart) -> WorkerIsolate:
+        """A process for one context that earlier ones of its kind did not survive: it costs nobody else theirs. Without
+        room for one more, the Worker's own process."""
+        worker_uid = start.code.worker_uid
+        others = sum(key.startswith(f"{worker_uid}/") for key in (*self._isolates, *self._starting))
+        if others >= self._settings.processes_alone or self._closed:
+            return await self._isolate(worker_uid)
+        return await self._isolate(f"{worker_uid}/{start.context_id}")
+
     async def _start(self, worker_uid: str) -> WorkerIsolate:
-        process = await NodeProcess.start(self._settings, worker_uid)
+        once = "/" in worker_uid
+        settings = replace(self._settings, warm_threads=1, max_threads=1) if once else self._settings
+        process = await NodeProcess.start(settings, worker_uid)
         if self._closed:
             process.kill("the runtime is stopping")
             await process.reaped
             raise SaiseiError("backend_unavailable", "the runtime is stopping")
-        isolate = WorkerIsolate(process, self._settings, self._bindings, self._egress)
+        isolate = WorkerIsolate(process, settings, self._bindings, self._egress, once=once)
         self._isolates[worker_uid] = isolate
         process.reaped.add_done_callback(lambda _status: self._forget(worker_uid, isolate))
         if self._timer is None:

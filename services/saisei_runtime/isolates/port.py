@@ -46,6 +46,8 @@ class WorkflowStart:
     history: Sequence[HistoryStep] = ()
     # For the log; "" when nobody said.
     workflow_uid: str = ""
+    # Earlier contexts of the instance were lost, one after the other: it gets a process to itself, if there is room.
+    alone: bool = False
 
 
 # --- what a running context asks --------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 JS_FOLDER = Path(__file__).resolve().parent / "js"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
+# How often a process that is spared for now is looked at.
+_SPARE_LOOK = 0.05
 # How long the last frames of a joined thread may still be on their way, in seconds.
 _DRAIN = 0.5
 _STDERR_KEPT = 4096
@@ -137,6 +139,8 @@ class NodeThread:
         self.killing = False
         self._joined: str | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        # When the process is killed for want of a join, whatever else it runs; 0.0: it is not overdue.
+        self._spared_until = 0.0
 
     def send(self, header: Frame, body: bytes = b"") -> None:
         if self.line is not None:
@@ -152,8 +156,18 @@ class NodeThread:
         self._watchdog = asyncio.get_running_loop().call_later(within, self._overdue)
 
     def _overdue(self) -> None:
-        if not self.gone and self._joined is None:
-            self.process.kill("a thread could not be joined in time")
+        if self.gone or self._joined is not None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._spared_until == 0.0:
+            settings = self.process.settings
+            self._spared_until = loop.time() + settings.join_spared - settings.join_within
+            self.process.overdue.add(self.number)
+        if loop.time() < self._spared_until and self.process.has_neighbours():
+            # One context that does not stop must not cost the others theirs, as long as there is time.
+            self._watchdog = loop.call_later(_SPARE_LOOK, self._overdue)
+            return
+        self.process.kill("a thread could not be joined in time")
 
     def attach(self, line: FrameLine) -> None:
         self.line = line
@@ -211,6 +225,10 @@ class NodeProcess:
         self.pid = 0
         self._child: subprocess.Popen[bytes] | None = None
         self.threads: dict[int, NodeThread] = {}
+        # Threads that were not joined in time, while the process is spared: nothing new should begin in it.
+        self.overdue: set[int] = set()
+        # Whether contexts are under way that nobody has asked to stop.
+        self.has_neighbours: Callable[[], bool] = lambda: False
         self.reaped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._count = 0
         self._line: FrameLine | None = None
@@ -293,6 +311,7 @@ class NodeProcess:
         return thread
 
     def forget(self, thread: NodeThread) -> None:
+        self.overdue.discard(thread.number)
         self.threads.pop(thread.number, None)
 
     def order(self, frame: Frame) -> None:

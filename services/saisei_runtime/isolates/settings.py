@@ -28,8 +28,12 @@ class IsolateSettings:
     process_memory: int = 2048
     # How long a context may need to fall silent once its outcome is known, before its thread is terminated.
     quiet_within: float = 0.75
-    # How long a terminated thread may need to be joined, before its process is killed.
+    # How long a terminated thread may need to be joined, before its process is killed; and at most, while other
+    # contexts are under way that the kill would take with it. Shorter than what the engine leaves of a lease.
     join_within: float = 1.5
+    join_spared: float = 3.0
+    # Contexts of one Worker that have a process to themselves, because they were lost again and again.
+    processes_alone: int = 4
     heartbeat_every: float = 1.0
     # Both are shorter than the lease of an instance, less one heartbeat: a process that the runtime hears nothing of is
     # killed, and one that hears nothing of its runtime kills itself, before another runtime may own what it runs.

@@ -39,6 +39,12 @@ _log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 # How long a claimed instance waits after no context could be had for it.
 START_BACKOFF_MS = 1_000
+# An instance whose contexts were lost so often in a row, without a step in between, is kept away from the others.
+LOSSES_ALONE = 2
+# Where other runtimes may take over, a context is stopped while so much of its lease is left that the proof comes
+# first: it is had within 3 s of the 10 s that a lease has. Until then it is renewed in good time, more than once.
+STOP_SHARE = 0.35
+RENEW_SHARE = 0.6
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +79,7 @@ class Contexts:
         clock: Clock,
         *,
         lease_ms: int,
+        shared: bool,
         freed: Callable[[Run], None],
         runs: dict[str, Run],
     ) -> None:
@@ -82,6 +89,7 @@ class Contexts:
         self._code = code
         self._clock = clock
         self._lease_ms = lease_ms
+        self._stop_ms = lease_ms * STOP_SHARE if shared else 0.0
         self._freed = freed
         # By incarnation; the journal's writer looks here for what is alive.
         self.runs = runs
@@ -131,7 +139,14 @@ class Contexts:
                 self._not_started(run, 0)
                 return
             start = WorkflowStart(
-                run.context_id, code, class_name, instance.instance_id, params, history, run.workflow_uid
+                run.context_id,
+                code,
+                class_name,
+                instance.instance_id,
+                params,
+                history,
+                run.workflow_uid,
+                alone=instance.losses >= LOSSES_ALONE,
             )
             handle = await self._pool.start_workflow(start, self)
         except SaiseiError as error:
@@ -268,12 +283,13 @@ class Contexts:
         self._schedule_tick()
 
     def check(self) -> None:
-        """Renews leases at half-life, stops what is over its lifetime or lost its lease, insists on stops."""
+        """Renews leases in good time, stops what is over its lifetime or about to lose its lease, insists on stops."""
         now, wall = self._clock.now_ms(), wall_ms()
         for run in list(self.runs.values()):
-            if run.stopping or now >= run.deadline_at_ms or wall >= run.lease_until_ms:
+            left = run.lease_until_ms - wall
+            if run.stopping or now >= run.deadline_at_ms or left <= self._stop_ms:
                 self._stop(run)
-            elif run.lease_until_ms - wall <= self._lease_ms / 2:
+            elif left <= self._lease_ms * RENEW_SHARE:
                 self.verify(run.incarnation)
 
     def verify(self, incarnation: str) -> None:

@@ -126,6 +126,7 @@ class WorkflowEngine:
             code,
             clock,
             lease_ms=settings.lease_ms,
+            shared=database.is_postgresql,
             freed=self._scheduler.freed,
             runs=self._runs,
         )
