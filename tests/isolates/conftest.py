@@ -191,7 +191,8 @@ async def lab() -> AsyncIterator[Lab]:
 @pytest.fixture(scope="session")
 def make_lab() -> Callable[..., Lab]:
     """Makes a pool with settings of its own; who calls it closes it."""
-    return lambda **settings: Lab(IsolateSettings(**{"warm_threads": 1, "max_threads": 4, **PATIENT, **settings}))
+    patient = {"warm_threads": 1, "max_threads": 4, "quiet_within": 10.0, **PATIENT}
+    return lambda **settings: Lab(IsolateSettings(**{**patient, **settings}))
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -125,8 +125,9 @@ async def test_what_cannot_be_counted_costs_the_thread(lab: Any, kind: str) -> N
     assert end.proof.kind is ProofKind.JOINED
 
 
-async def test_long_native_work_is_not_waited_for(lab: Any) -> None:
+async def test_long_native_work_is_not_waited_for(own_lab: Any) -> None:
     """Design 3: native work that outlasts the grace is ended with its thread, or with the process if it cannot be."""
+    lab = own_lab(quiet_within=0.75, join_within=1.5)
     end, run = await lab.body(
         """crypto.subtle.deriveBits({name: "PBKDF2", hash: "SHA-512", salt: new Uint8Array(8), iterations: 3e6},
           await crypto.subtle.importKey("raw", new Uint8Array(8), "PBKDF2", false, ["deriveBits"]), 512)
@@ -170,7 +171,8 @@ async def test_a_thread_keeps_nothing_of_ended_contexts(own_lab: Any, make_workf
     """Design 3: the modules of a context are freed after it, so a thread's memory does not grow with its contexts."""
     lab = own_lab(max_threads=1, warm_threads=1, thread_heap=64, thread_recycle_heap=1_000)
     functions = "\n".join(
-        f"export function part{number}(a) {{ return [a, {number}].map((v) => v + {number}); }}" for number in range(1500)
+        f"export function part{number}(a) {{ return [a, {number}].map((v) => v + {number}); }}"
+        for number in range(1500)
     )
     source = make_workflow("return {};", before=functions)
     # One graph takes about 600 KB of heap once it is evaluated: those of 300 contexts would be three times the heap.
