@@ -18,7 +18,7 @@ class IsolateSettings:
     egress: bool = True
     egress_allowed_hosts: frozenset[str] = frozenset()
     # Workflow threads of one Worker: kept ready, and at most.
-    warm_threads: int = 4
+    warm_threads: int = 8
     max_threads: int = 40
     # A thread is replaced after so many contexts or so much heap: whatever leaks in the engine ends with its thread.
     contexts_per_thread: int = 20_000

@@ -11,10 +11,11 @@ from saisei_runtime.isolates.settings import IsolateSettings
 
 # How often waiting starts and idle threads are looked at, in seconds.
 _LOOK_EVERY = 0.03
-# Starts that wait while contexts end at a good rate need no more threads, only their turn. More are started when none
-# came free in between, or one at a time when the wait grows long all the same.
-_WAITED = 0.04
-_WAITED_LONG = 0.5
+# Starts that wait while contexts end at a good rate need no more threads, only their turn: the boot of one takes 200 ms
+# of a core, and 20 MB. More are started when none came free for a while, or one at a time when the wait grows long all
+# the same. (Half as long a while: ten-step instances grew the pool to 28 and cost 13 ms of CPU each instead of 7.)
+_NONE_FREE_FOR = 0.25
+_WAITED_LONG = 1.0
 _MOST_STARTING = 8
 _MAX_FAILED_STARTS = 3
 
@@ -31,8 +32,8 @@ class WorkflowThreads:
         self._starting = 0
         self._failed_starts = 0
         self._busy = 0
-        self._came_free = 0
-        # When the last thread came up.
+        # When the last thread came free, and when the last one came up.
+        self._freed_at = 0.0
         self._grown_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -65,7 +66,7 @@ class WorkflowThreads:
     def give_back(self, thread: NodeThread, *, reusable: bool) -> None:
         """The thread's context has ended. A thread that is not to be used again is terminated and replaced."""
         self._busy -= 1
-        self._came_free += 1
+        self._freed_at = self._loop.time()
         if not reusable or thread.killing or thread.gone or self._closed:
             self._let_go(thread)
             self._keep_spare()
@@ -122,17 +123,16 @@ class WorkflowThreads:
 
     def _grow(self) -> None:
         """More threads than the warm ones, when starts wait although threads were given time to come free."""
-        came_free, self._came_free = self._came_free, 0
+        room = self._settings.max_threads - self._total()
+        if self._starting > 0 or room <= 0:
+            return
         now = self._loop.time()
         # The boot of a thread takes the cores from those that run: what is seen meanwhile says nothing about them.
-        waited = now - max(self._waiting[0][1], self._grown_at)
-        room = self._settings.max_threads - self._total()
-        if waited < _WAITED or self._starting > 0 or room <= 0:
-            return
-        if came_free == 0:
+        waits_since = max(self._waiting[0][1], self._grown_at)
+        if now - max(waits_since, self._freed_at) >= _NONE_FREE_FOR:
             wanted = min(len(self._waiting), max(1, self._total() // 2), _MOST_STARTING, room)
         else:
-            wanted = 1 if waited >= _WAITED_LONG else 0
+            wanted = 1 if now - waits_since >= _WAITED_LONG else 0
         for _ in range(wanted):
             self._spawn()
 
@@ -144,7 +144,6 @@ class WorkflowThreads:
     def _started(self, thread: NodeThread, ready: asyncio.Future[None]) -> None:
         self._starting -= 1
         self._grown_at = self._loop.time()
-        self._came_free = 0
         if self._closed:
             return
         if ready.exception() is None and not thread.gone:
