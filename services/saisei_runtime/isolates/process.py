@@ -71,9 +71,9 @@ def node_command(orphaned_after: float) -> list[str]:
         str(node_executable()),
         "--no-warnings",
         "--experimental-vm-modules",
-        # The engine's compilation cache never lets go of a module (24.19: 11 KB for each graph of a 1.5 KB module, 1.3 MB
-        # for one of 340 KB, over any number of collections), and makes the compilation of the next one slower, 11 ms
-        # against 2 ms. The code cache that modules.mjs hands over replaces it.
+        # The engine's compilation cache never lets go of a module (24.19: 11 KB for each graph of a 1.5 KB module, 1.3
+        # MB for one of 340 KB, over any number of collections), and makes the compilation of the next one slower,
+        # 11 ms against 2 ms. The code cache that modules.mjs hands over replaces it.
         "--no-compilation-cache",
         # For the system call that writes frames. Tenants can import and require nothing of Node's in any case.
         "--expose-internals",
