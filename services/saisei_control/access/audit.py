@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 
 from saisei_control.store.schema import audit
+from saisei_control.store.statements import Statement, insert_into
 
 # Who acts with the service credential.
 OPERATOR = "operator"
-_RECORD = insert(audit)
+_RECORD = Statement(insert_into(audit, "at", "principal", "action", "space", "resource_uid", "operation_id", "detail"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class Entry:
 
 
 def record(connection: Connection, deed: Deed, now_ms: int) -> None:
-    connection.execute(
-        _RECORD,
+    _RECORD.run(
+        connection,
         {
             "at": now_ms,
             "principal": deed.principal,

@@ -6,20 +6,21 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from saisei_contract.errors import SaiseiError
 from saisei_contract.strict_json import MAX_INTEGER
 from saisei_control.access.rights import SpaceRights, dump_rights, load_rights
 from saisei_control.store.schema import tokens
+from saisei_control.store.statements import Row, Statement
 
 TOKEN_PREFIX = "saisei_"  # noqa: S105 - tells people and secret scanners what the text is
 _TOKEN_BYTES = 32
 TOKEN_ID_CHARACTERS = 16
 # Far over any token of ours: nothing longer is hashed.
 _MAX_TOKEN_CHARACTERS = 256
+_TOKEN = Statement(select(tokens).where(tokens.c.digest == bindparam("wanted")))
 
 
 def _digest(token: str) -> str:
@@ -67,7 +68,7 @@ def find_token(connection: Connection, token: str) -> StoredToken | None:
     """The token with this text, valid or not. It is found by its digest, so no comparison tells how much was right."""
     if len(token) > _MAX_TOKEN_CHARACTERS:
         return None
-    row = connection.execute(select(tokens).where(tokens.c.digest == _digest(token))).first()
+    row = _TOKEN.first(connection, {"wanted": _digest(token)})
     return None if row is None else _stored(row)
 
 
@@ -105,16 +106,13 @@ def rotate_token(
     values = {"expires_at": ends if old.expires_at_ms is None else min(ends, old.expires_at_ms)}
     if overlap_seconds == 0:
         values["revoked_at"] = now_ms
-    connection.execute(update(tokens).where(tokens.c.digest == row.digest).values(**values))
+    connection.execute(update(tokens).where(tokens.c.digest == row[0]).values(**values))
     return text, old
 
 
-def _stored(row: Row[Any]) -> StoredToken:
+def _stored(row: Row) -> StoredToken:
+    """A row of `tokens`, its columns in the table's order."""
+    digest, principal, rights_json, created_at, expires_at, revoked_at = row
     return StoredToken(
-        row.digest[:TOKEN_ID_CHARACTERS],
-        row.principal,
-        load_rights(row.rights_json),
-        row.created_at,
-        row.expires_at,
-        row.revoked_at,
+        digest[:TOKEN_ID_CHARACTERS], principal, load_rights(rights_json), created_at, expires_at, revoked_at
     )

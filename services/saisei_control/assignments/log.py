@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Integer, bindparam, insert, select, update
 
 from saisei.control.v1 import assignments_pb2
 from saisei_control.store.rows import StoredResource, next_counter
 from saisei_control.store.schema import assignments
+from saisei_control.store.statements import Statement
 
 _COUNTER = "assignment_revision"
+_NEWEST = Statement(
+    select(assignments.c.revision, assignments.c.message).where(assignments.c.resource_uid == bindparam("wanted"))
+)
+_AFTER = Statement(
+    select(assignments.c.revision, assignments.c.message)
+    .where(assignments.c.revision > bindparam("after"))
+    .order_by(assignments.c.revision)
+    .limit(bindparam("limit", type_=Integer))
+)
 
 
 def publish(connection: Connection, resource: StoredResource, body: assignments_pb2.Assignment) -> int:
@@ -36,23 +46,21 @@ def is_assigned(connection: Connection, uid: str) -> bool:
 
 def read_after(connection: Connection, revision: int, limit: int) -> list[assignments_pb2.Assignment]:
     """At most `limit` assignments above `revision`, ascending."""
-    rows = connection.execute(
-        select(assignments).where(assignments.c.revision > revision).order_by(assignments.c.revision).limit(limit)
-    )
     found = []
-    for row in rows:
-        message = assignments_pb2.Assignment.FromString(row.message)
-        message.revision = row.revision
+    for number, content in _AFTER.rows(connection, {"after": revision, "limit": limit}):
+        message = assignments_pb2.Assignment.FromString(content)
+        message.revision = number
         found.append(message)
     return found
 
 
 def _find(connection: Connection, uid: str) -> assignments_pb2.Assignment | None:
-    row = connection.execute(select(assignments).where(assignments.c.resource_uid == uid)).first()
+    row = _NEWEST.first(connection, {"wanted": uid})
     if row is None:
         return None
-    message = assignments_pb2.Assignment.FromString(row.message)
-    message.revision = row.revision
+    revision, content = row
+    message = assignments_pb2.Assignment.FromString(content)
+    message.revision = revision
     return message
 
 

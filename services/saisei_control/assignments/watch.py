@@ -14,7 +14,7 @@ from saisei.control.v1 import assignments_pb2
 from saisei_contract.clock import Clock
 from saisei_control.assignments.log import read_after
 from saisei_control.store.schema import runtimes
-from saisei_control.store.store import Store
+from saisei_control.store.store import Change, Store
 
 # A replica that neither watches nor acknowledges for so long is no longer waited for.
 LEASE_MS = 10_000
@@ -56,7 +56,7 @@ class Replicas:
                 if batch or time.monotonic() - told_at >= KEEP_ALIVE_SECONDS:
                     told_at = time.monotonic()
                     yield assignments_pb2.Assignment(revision=sent, caught_up=True)
-                await self._store.changes.wait(_POLL_SECONDS)
+                await self._store.changes.wait(Change.HOSTING, _POLL_SECONDS)
         finally:
             renewal.cancel()
 
@@ -70,7 +70,7 @@ class Replicas:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            await self._store.changes.wait(min(left, _POLL_SECONDS))
+            await self._store.changes.wait(Change.HOSTING, min(left, _POLL_SECONDS))
         return True
 
     def _is_effective(self, connection: Connection, revision: int) -> bool:
@@ -99,7 +99,7 @@ class Replicas:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(Exception):
-                await self._store.write(lambda connection: self._renew(connection, runtime_id))
+                await self._store.write(lambda connection: self._renew(connection, runtime_id), Change.NOTHING)
 
     def _renew(self, connection: Connection, runtime_id: str) -> None:
         connection.execute(

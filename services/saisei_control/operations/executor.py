@@ -11,6 +11,7 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -29,13 +30,15 @@ from saisei_control.store.rows import (
     UNFINISHED,
     StoredOperation,
     StoredResource,
-    find_operation,
-    find_resources,
+    find_held_operation,
+    operation_of,
     operation_values,
-    select_operations,
+    resource_of,
+    update_operation,
 )
 from saisei_control.store.schema import operations, resources
-from saisei_control.store.store import Store
+from saisei_control.store.statements import Row, Statement, one_of
+from saisei_control.store.store import Change, Store
 
 log = logging.getLogger(__name__)
 
@@ -52,38 +55,32 @@ GATHER_SECONDS = 0.004
 _WORKABLE = tuple(status for status in UNFINISHED if status != OperationStatus.WAITING_INPUT.value)
 
 
-# Made once: building a statement takes longer than running it.
+_IS_WORKABLE = one_of(operations.c.status, _WORKABLE)
+_FREE = or_(operations.c.lease_until.is_(None), operations.c.lease_until <= bindparam("now"))
 _DUE = (
     select(operations.c.id, resources.c.space)
     .join(resources, resources.c.uid == operations.c.resource_uid)
-    .where(
-        operations.c.status.in_(_WORKABLE),
-        operations.c.due_at <= bindparam("now"),
-        or_(operations.c.lease_until.is_(None), operations.c.lease_until <= bindparam("now")),
-    )
+    .where(_IS_WORKABLE, operations.c.due_at <= bindparam("now"), _FREE)
     .order_by(operations.c.due_at, operations.c.created_at)
     .limit(bindparam("room", type_=Integer))
 )
-_NEXT_DUE = (
+_DUE_ANYWHERE = Statement(_DUE)
+_NEXT_DUE = Statement(
     select(operations.c.due_at)
     .where(
-        operations.c.status.in_(_WORKABLE),
+        _IS_WORKABLE,
         operations.c.due_at > bindparam("now"),
         operations.c.lease_until.is_(None),
     )
     .order_by(operations.c.due_at)
     .limit(1)
 )
-_CLAIM = (
-    update(operations)
-    .where(operations.c.id == bindparam("claimed"))
-    .values({name: bindparam(name) for name in ("lease_owner", "lease_until", "attempts", "status", "updated_at")})
+_CLAIMABLE = Statement(
+    select(operations, resources)
+    .join(resources, resources.c.uid == operations.c.resource_uid)
+    .where(operations.c.id == bindparam("wanted"), _IS_WORKABLE, _FREE)
 )
-
-
-_HELD = select(operations.c.id).where(
-    operations.c.id == bindparam("id_"), operations.c.lease_owner == bindparam("owner")
-)
+_OPERATION_COLUMNS = len(operations.c)
 
 
 def backoff_ms(attempts: int) -> int:
@@ -136,7 +133,11 @@ class Executor:
                 wait_seconds = await self._claim_due()
             except SaiseiError:
                 wait_seconds = IDLE_SECONDS
-            await self._store.changes.wait(wait_seconds)
+            except Exception:
+                # Whatever it is: without this loop nothing that was accepted would ever be carried out.
+                log.exception("due Operations could not be claimed")
+                wait_seconds = IDLE_SECONDS
+            await self._store.changes.wait(Change.DUE, wait_seconds)
             # Whatever else is accepted meanwhile is claimed with it.
             await asyncio.sleep(GATHER_SECONDS)
 
@@ -147,7 +148,7 @@ class Executor:
             lambda connection: (self._due(connection, room) if room > 0 else [], self._next_due(connection))
         )
         if due:
-            for claim in await self._store.write(lambda connection: self._claim(connection, due)):
+            for claim in await self._store.write(lambda connection: self._claim(connection, due), Change.NOTHING):
                 operation_id = claim.operation.record.id
                 space = claim.resource.record.space
                 task = asyncio.create_task(self._attempt(claim))
@@ -165,62 +166,63 @@ class Executor:
             attempt.cancel()
 
     def _finished(self, operation_id: str, space: str, attempt: asyncio.Task[None]) -> None:
+        was_full = len(self._attempts) >= MAX_IN_FLIGHT or self._spaces[space] >= MAX_IN_FLIGHT_OF_SPACE
         del self._attempts[operation_id]
         self._spaces[space] -= 1
+        if not self._spaces[space]:
+            del self._spaces[space]
         if not attempt.cancelled() and (error := attempt.exception()) is not None:
             # Its lease runs out and it is attempted again.
             log.error("an Operation could not be settled", extra={"operation": operation_id}, exc_info=error)
-        self._store.changes.notify()
+        if was_full:
+            self._store.changes.notify(Change.DUE)
 
     def _due(self, connection: Connection, room: int) -> list[str]:
         """The oldest, but never so many of one Space that the others find no room."""
-        inside = Counter({space: count for space, count in self._spaces.items() if count > 0})
+        inside = Counter(self._spaces)
         full = [space for space, count in inside.items() if count >= MAX_IN_FLIGHT_OF_SPACE]
-        statement = _DUE.where(resources.c.space.not_in(full)) if full else _DUE
+        now = {"now": self._system.now_ms(), "room": room}
+        found: Iterable[Row] = (
+            connection.execute(_DUE.where(resources.c.space.not_in(full)), now)
+            if full
+            else _DUE_ANYWHERE.rows(connection, now)
+        )
         due = []
-        for row in connection.execute(statement, {"now": self._system.now_ms(), "room": room}):
-            if inside[row.space] < MAX_IN_FLIGHT_OF_SPACE:
-                inside[row.space] += 1
-                due.append(row.id)
+        for operation_id, space in found:
+            if inside[space] < MAX_IN_FLIGHT_OF_SPACE:
+                inside[space] += 1
+                due.append(operation_id)
         return due
 
     def _next_due(self, connection: Connection) -> int | None:
         """When the earliest Operation that nobody works on falls due."""
-        return connection.execute(_NEXT_DUE, {"now": self._system.now_ms()}).scalar_one_or_none()
+        row = _NEXT_DUE.first(connection, {"now": self._system.now_ms()})
+        return None if row is None else int(row[0])
 
     def _claim(self, connection: Connection, ids: list[str]) -> list[_Claim]:
         """Leases and starts those of `ids` that are still free. Writers take turns, so nothing comes in between."""
         now, at = self._system.now_ms(), self._host.clock.now_ms()
-        found = select_operations(
-            connection,
-            operations.c.id.in_(ids),
-            operations.c.status.in_(_WORKABLE),
-            or_(operations.c.lease_until.is_(None), operations.c.lease_until <= now),
-        )
-        held = find_resources(connection, [stored.record.resource_uid for stored in found])
         claims = []
-        for stored in found:
+        for operation_id in ids:
+            row = _CLAIMABLE.first(connection, {"wanted": operation_id, "now": now})
+            if row is None:
+                continue
+            stored, resource = operation_of(row[:_OPERATION_COLUMNS]), resource_of(row[_OPERATION_COLUMNS:])
             record = stored.record
             if record.status is OperationStatus.QUEUED:
                 record = machine.transition(record, machine.Start(), at)
-            claimed = StoredOperation(record, stored.principal, stored.attempts + 1)
-            # A Resource is kept while an Operation of it is unfinished.
-            claims.append(_Claim(claimed, held[record.resource_uid]))
-        if claims:
-            connection.execute(
-                _CLAIM,
-                [
-                    {
-                        "claimed": claim.operation.record.id,
-                        "lease_owner": self._lease,
-                        "lease_until": now + LEASE_MS,
-                        "attempts": claim.operation.attempts,
-                        "status": claim.operation.record.status.value,
-                        "updated_at": claim.operation.record.updated_at_ms,
-                    }
-                    for claim in claims
-                ],
+            update_operation(
+                connection,
+                operation_id,
+                {
+                    "lease_owner": self._lease,
+                    "lease_until": now + LEASE_MS,
+                    "attempts": stored.attempts + 1,
+                    "status": record.status.value,
+                    "updated_at": record.updated_at_ms,
+                },
             )
+            claims.append(_Claim(StoredOperation(record, stored.principal, stored.attempts + 1), resource))
         return claims
 
     async def _attempt(self, claim: _Claim) -> None:
@@ -240,20 +242,21 @@ class Executor:
 
     async def _settle(self, claim: _Claim, outcome: Outcome) -> None:
         """Retries over database outages: the lease ends by itself when that takes too long."""
+        tells = Change.DUE if isinstance(outcome, Again) else Change.STATE
+        if not isinstance(outcome, Again) and outcome.also is not None:
+            tells = Change.ANYTHING
         while True:
             try:
-                await self._store.write(lambda connection: self._settle_in(connection, claim, outcome))
+                await self._store.write(lambda connection: self._settle_in(connection, claim, outcome), tells)
                 return
             except SaiseiError:
                 await asyncio.sleep(FIRST_BACKOFF_MS / 1000)
 
     def _settle_in(self, connection: Connection, claim: _Claim, outcome: Outcome) -> None:
         operation_id = claim.operation.record.id
-        held = connection.execute(_HELD, {"id_": operation_id, "owner": self._lease}).first()
-        if held is None:
+        stored = find_held_operation(connection, operation_id, self._lease)
+        if stored is None:
             return
-        stored = find_operation(connection, operation_id)
-        assert stored is not None, "its lease was just read"
         now = self._host.clock.now_ms()
         values: dict[str, object] = {"lease_owner": None, "lease_until": None}
         match outcome:
@@ -264,16 +267,14 @@ class Executor:
                 values["due_at"] = self._system.now_ms() + backoff_ms(stored.attempts)
             case _:
                 assert_never(outcome)
-        connection.execute(
-            update(operations).where(operations.c.id == operation_id).values(**values, **operation_values(record))
-        )
+        update_operation(connection, operation_id, {**values, **operation_values(record)})
 
     async def _renew_loop(self) -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             if self._attempts:
                 with contextlib.suppress(SaiseiError):
-                    await self._store.write(self._renew)
+                    await self._store.write(self._renew, Change.NOTHING)
 
     def _renew(self, connection: Connection) -> None:
         connection.execute(

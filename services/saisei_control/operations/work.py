@@ -7,21 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from saisei.control.v1 import assignments_pb2
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
-from saisei_contract.records import Effect, OperationRecord, OperationStatus
+from saisei_contract.records import Effect, OperationRecord
 from saisei_control.artifacts.custody import Custody
 from saisei_control.assignments import log
 from saisei_control.assignments.watch import Replicas
 from saisei_control.operations.outcome import Again, Outcome
 from saisei_control.runtime_client import RuntimeFleet
 from saisei_control.secrets.vault import Vault
-from saisei_control.store.rows import StoredResource
-from saisei_control.store.schema import operations
-from saisei_control.store.store import Store
+from saisei_control.store.rows import StoredResource, find_operation, update_operation
+from saisei_control.store.store import Change, Store
 
 T = TypeVar("T")
 
@@ -88,18 +87,14 @@ class Work:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            await self.host.store.changes.wait(min(left, _POLL_SECONDS))
+            await self.host.store.changes.wait(Change.STATE, min(left, _POLL_SECONDS))
         return found
 
     def _begin(self, connection: Connection) -> None:
         """H-116: from here on a lost answer proves nothing. What an operator has settled begins nothing more."""
-        status = connection.execute(
-            select(operations.c.status).where(operations.c.id == self.operation.id)
-        ).scalar_one()
-        if OperationStatus(status).is_terminal:
+        stored = find_operation(connection, self.operation.id)
+        assert stored is not None, "it is unfinished, or was until now"
+        if stored.record.status.is_terminal:
             raise SaiseiError("operation_terminal", "the Operation was settled by an operator")
-        connection.execute(
-            operations.update()
-            .where(operations.c.id == self.operation.id, operations.c.effect == Effect.NONE.value)
-            .values(effect=Effect.UNKNOWN.value)
-        )
+        if stored.record.effect is Effect.NONE:
+            update_operation(connection, self.operation.id, {"effect": Effect.UNKNOWN.value})

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, select
 
 from saisei_contract import operations as machine
 from saisei_contract.clock import Clock
@@ -40,6 +40,7 @@ from saisei_control.resources.offerings import Offerings
 from saisei_control.resources.references import add_edges
 from saisei_control.secrets.vault import SecretMacs, SecretsLost, Vault
 from saisei_control.store.rows import (
+    OPERATION_STATE,
     StoredResource,
     dump,
     exact_spec,
@@ -50,14 +51,50 @@ from saisei_control.store.rows import (
     update_resource,
 )
 from saisei_control.store.schema import operations, resources
-from saisei_control.store.store import Store
+from saisei_control.store.statements import Statement, insert_into
+from saisei_control.store.store import Change, Store
 
 _LABEL_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _LABEL_LENGTH = 12
-_INSERT_RESOURCE = insert(resources)
-_INSERT_OPERATION = insert(operations)
-_NAMED = select(resources.c.uid).where(
-    resources.c.space == bindparam("space_"), resources.c.name == bindparam("name_"), resources.c.deleted_at.is_(None)
+# Every other column is NULL at first.
+_INSERT_RESOURCE = Statement(
+    insert_into(
+        resources,
+        "uid",
+        "form",
+        "space",
+        "name",
+        "principal",
+        "generation",
+        "observed_generation",
+        "phase",
+        "spec_json",
+        "observed_json",
+        "output_json",
+        "facts_json",
+        "last_operation",
+        "offering_id",
+        "offering_revision",
+    )
+)
+_INSERT_OPERATION = Statement(
+    insert_into(
+        operations,
+        "id",
+        "resource_uid",
+        "action",
+        "generation",
+        "principal",
+        "created_at",
+        "attempts",
+        "due_at",
+        *OPERATION_STATE,
+    )
+)
+_NAMED = Statement(
+    select(resources.c.uid).where(
+        resources.c.space == bindparam("space"), resources.c.name == bindparam("name"), resources.c.deleted_at.is_(None)
+    )
 )
 
 
@@ -89,7 +126,8 @@ class Acceptance:
         with self.gate.entered(wanted.space):
             checked = await off_loop(spec_json, lambda: self.check_create(wanted))
             return await self.store.write(
-                lambda connection: self._accept_create(connection, caller, request, checked, wanted, spec_json)
+                lambda connection: self._accept_create(connection, caller, request, checked, wanted, spec_json),
+                Change.DUE,
             )
 
     def check_create(self, wanted: CreateInput) -> CheckedSpec:
@@ -123,7 +161,7 @@ class Acceptance:
             return self._accept_update(connection, caller, request, now, verdict, wanted, spec_json)
 
         with self.gate.entered(seen.record.space):
-            return await self.store.write(work)
+            return await self.store.write(work, Change.DUE)
 
     async def delete(self, caller: Caller, key: str, uid: str, generation: int) -> OperationRecord:
         """H-105 … H-109."""
@@ -143,7 +181,7 @@ class Acceptance:
             return self._next(connection, request, now, Action.DELETE, {})
 
         with self.gate.entered(found.record.space):
-            return await self.store.write(work)
+            return await self.store.write(work, Change.DUE)
 
     async def check_retired(self, found: StoredResource, generation: int) -> None:
         """WV-13: SaiseiError dependency_conflict while a context of a WorkerVersion runs.
@@ -204,8 +242,8 @@ class Acceptance:
         judge_create(connection, caller, checked, wanted)
         uid = f"r-{secrets.token_hex(16)}"
         operation = self._operation(uid, Action.CREATE, 1)
-        connection.execute(
-            _INSERT_RESOURCE,
+        _INSERT_RESOURCE.run(
+            connection,
             {
                 "uid": uid,
                 "form": wanted.form,
@@ -298,8 +336,8 @@ class Acceptance:
         return machine.accepted(f"op-{secrets.token_hex(16)}", uid, action, generation, self.clock.now_ms())
 
     def _insert(self, connection: Connection, operation: OperationRecord, request: Request, space: str) -> None:
-        connection.execute(
-            _INSERT_OPERATION,
+        _INSERT_OPERATION.run(
+            connection,
             {
                 "id": operation.id,
                 "resource_uid": operation.resource_uid,
@@ -332,7 +370,7 @@ def judge_create(connection: Connection, caller: Caller, checked: CheckedSpec, w
     """What other Resources say: references, the Form's conditions, then the name (H-035)."""
     check_references(connection, caller, wanted.space, checked.references)
     admit(connection, checked.value, own_uid=None)
-    if connection.execute(_NAMED, {"space_": wanted.space, "name_": wanted.name}).first() is not None:
+    if _NAMED.first(connection, {"space": wanted.space, "name": wanted.name}) is not None:
         raise SaiseiError("name_conflict", f"the name {wanted.name} is taken in the Space {wanted.space}")
 
 

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from saisei_contract.forms import urls
 from saisei_contract.forms.durable_workflow import FORM as DURABLE_WORKFLOW
 from saisei_contract.forms.worker_deployment import FORM as WORKER_DEPLOYMENT
 from saisei_contract.records import Action, Phase
-from saisei_control.store.rows import StoredResource, exact_spec, live_resource, select_resources, unfinished_operation
+from saisei_control.store.rows import StoredResource, exact_spec, live_resource, resource_of, unfinished_operation
 from saisei_control.store.schema import reference_edges, resources
+from saisei_control.store.statements import Statement
+
+_ATTACHED = Statement(
+    select(resources)
+    .join(reference_edges, reference_edges.c.referrer == resources.c.uid)
+    .where(
+        reference_edges.c.target == bindparam("worker"),
+        resources.c.form == bindparam("form"),
+        resources.c.deleted_at.is_(None),
+    )
+    .order_by(resources.c.uid)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +49,7 @@ class Fit:
 
 def attached(connection: Connection, worker_uid: str, form: str) -> list[StoredResource]:
     """Undeleted Resources of one Form that refer to the Worker, in any phase."""
-    referrers = select(reference_edges.c.referrer).where(reference_edges.c.target == worker_uid)
-    return select_resources(connection, resources.c.form == form, resources.c.uid.in_(referrers))
+    return [resource_of(row) for row in _ATTACHED.rows(connection, {"worker": worker_uid, "form": form})]
 
 
 def active_versions(deployment: StoredResource) -> list[str]:

@@ -6,19 +6,22 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, select
 
 from saisei_contract.errors import SaiseiError
 from saisei_contract.records import OperationRecord
 from saisei_contract.strict_json import JsonObject, equality_key
 from saisei_control.secrets.vault import SecretMacs
-from saisei_control.store.rows import find_operation
-from saisei_control.store.schema import idempotency
+from saisei_control.store.rows import operation_of
+from saisei_control.store.schema import idempotency, operations
+from saisei_control.store.statements import Statement, insert_into
 
-_REPLAY = select(idempotency).where(
-    idempotency.c.principal == bindparam("principal_"), idempotency.c.key == bindparam("key_")
+_REPLAY = Statement(
+    select(idempotency.c.request_digest, idempotency.c.secrets_mac, operations)
+    .join(operations, operations.c.id == idempotency.c.operation_id)
+    .where(idempotency.c.principal == bindparam("principal"), idempotency.c.key == bindparam("key"))
 )
-_REGISTER = insert(idempotency)
+_REGISTER = Statement(insert_into(idempotency, "principal", "key", "request_digest", "secrets_mac", "operation_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,16 @@ def find_replay(connection: Connection, request: Request) -> OperationRecord | N
     SaiseiError idempotency_conflict when the key belongs to another request (H-143), private_inputs_unverifiable when
     only the private inputs could tell and their comparison key is lost (H-155).
     """
-    row = connection.execute(_REPLAY, {"principal_": request.principal, "key_": request.key}).first()
+    row = _REPLAY.first(connection, {"principal": request.principal, "key": request.key})
     if row is None:
         return None
-    if row.request_digest != request.digest or (row.secrets_mac is None) != (request.secrets is None):
+    digest, secrets_mac, *columns = row
+    operation = operation_of(columns).record
+    if digest != request.digest or (secrets_mac is None) != (request.secrets is None):
         raise _conflict()
-    if request.secrets is not None and not _are_equal(row.secrets_mac, request.secrets, row.operation_id):
+    if request.secrets is not None and not _are_equal(secrets_mac, request.secrets, operation.id):
         raise _conflict()
-    operation = find_operation(connection, row.operation_id)
-    assert operation is not None, "the replay mapping goes with its Operation"
-    return operation.record
+    return operation
 
 
 def check_original_inputs(connection: Connection, operation_id: str, given: SecretMacs) -> None:
@@ -88,8 +91,8 @@ def _conflict() -> SaiseiError:
 
 def register(connection: Connection, request: Request, operation_id: str) -> None:
     """Part of the acceptance transaction (H-145)."""
-    connection.execute(
-        _REGISTER,
+    _REGISTER.run(
+        connection,
         {
             "principal": request.principal,
             "key": request.key,

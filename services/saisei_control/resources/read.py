@@ -21,13 +21,13 @@ from saisei_control.runtime_client import RuntimeFleet
 from saisei_control.store.rows import (
     StoredResource,
     dump,
-    find_operation,
+    find_operation_with_space,
     find_resource,
     live_resource,
-    select_resources,
+    page_of_all,
+    page_of_space,
     update_resource,
 )
-from saisei_control.store.schema import resources
 from saisei_control.store.store import Store
 
 # An observation of a workflow younger than this is shown as it is; a read waits no longer than that for a newer one.
@@ -74,14 +74,12 @@ class Reader:
     async def operation(self, caller: Caller, operation_id: str) -> OperationRecord:
         """Needs the right to read its Resource (H-045)."""
 
-        def work(connection: Connection) -> OperationRecord:
-            stored = find_operation(connection, operation_id) if is_uid(operation_id) else None
-            resource = None if stored is None else find_resource(connection, stored.record.resource_uid)
-            if stored is None or resource is None or not caller.in_space(resource.record.space).read:
-                raise SaiseiError("not_found", f"there is no Operation {operation_id[:128]}")
-            return stored.record
-
-        return await self._store.peek(work)
+        found = None
+        if is_uid(operation_id):
+            found = await self._store.peek(lambda connection: find_operation_with_space(connection, operation_id))
+        if found is None or not caller.in_space(found[1]).read:
+            raise SaiseiError("not_found", f"there is no Operation {operation_id[:128]}")
+        return found[0].record
 
     async def page(self, caller: Caller, query: ListQuery, limit: int, cursor: str | None) -> Page:
         """One page by ascending UID, filled after filtering by permission (H-094, H-096)."""
@@ -92,21 +90,23 @@ class Reader:
         binding = strict_json.dumps([caller.principal, query.space, query.name, query.form])
         after = None if cursor is None else self._cursors.open(cursor, binding, now)
 
-        def work(connection: Connection) -> list[StoredResource]:
-            conditions = []
-            if query.space is not None:
-                conditions.append(resources.c.space == query.space)
-            elif spaces is not None:
-                conditions.append(resources.c.space.in_(sorted(spaces)))
-            if query.name is not None:
-                conditions.append(resources.c.name == query.name)
-            if query.form is not None:
-                conditions.append(resources.c.form == query.form)
-            if after is not None:
-                conditions.append(resources.c.uid > after)
-            return select_resources(connection, *conditions, limit=limit + 1)
+        if query.space is not None:
+            spaces = {query.space}
 
-        found = await self._store.read(work)
+        def work(connection: Connection) -> list[StoredResource]:
+            if spaces is None:
+                return page_of_all(connection, query.name, query.form, after or "", limit + 1)
+            # A page costs what its own Spaces hold, however much lies in others.
+            found = [
+                stored
+                for space in spaces
+                for stored in page_of_space(connection, space, query.name, query.form, after or "", limit + 1)
+            ]
+            return sorted(found, key=lambda stored: stored.uid)[: limit + 1]
+
+        # Each row that is looked at is shown, so that it is short work.
+        short = spaces is not None and len(spaces) == 1 and query.form is None
+        found = await (self._store.peek(work) if short else self._store.read(work))
         more = len(found) > limit
         items = [stored.record for stored in found[:limit]]
         return Page(items, self._cursors.seal(items[-1].uid, binding, now) if more else None)

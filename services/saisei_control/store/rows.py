@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select, update
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy import Connection, Integer, bindparam, select, update
 
 from saisei_contract.records import (
     Action,
@@ -23,17 +22,37 @@ from saisei_contract.records import (
 )
 from saisei_contract.strict_json import JsonObject, parse_text
 from saisei_control.store.schema import counters, operations, resources
+from saisei_control.store.statements import Row, Statement, one_of
 
 UNFINISHED = tuple(status.value for status in OperationStatus if not status.is_terminal)
 
-# Made once: building a statement takes longer than running it.
-_RESOURCE = select(resources).where(resources.c.uid == bindparam("uid"))
-_OPERATION = select(operations).where(operations.c.id == bindparam("id"))
-_UNFINISHED = (
+# An enum's own look-up by value takes five times as long.
+_PHASES = {phase.value: phase for phase in Phase}
+_ACTIONS = {action.value: action for action in Action}
+_STATUSES = {status.value: status for status in OperationStatus}
+_EFFECTS = {effect.value: effect for effect in Effect}
+
+_RESOURCE = Statement(select(resources).where(resources.c.uid == bindparam("wanted")))
+_OPERATION = Statement(select(operations).where(operations.c.id == bindparam("wanted")))
+_OPERATION_WITH_SPACE = Statement(
+    select(operations, resources.c.space)
+    .join(resources, resources.c.uid == operations.c.resource_uid)
+    .where(operations.c.id == bindparam("wanted"))
+)
+_HELD_OPERATION = Statement(
+    select(operations).where(operations.c.id == bindparam("wanted"), operations.c.lease_owner == bindparam("owner"))
+)
+_UNFINISHED = Statement(
     select(operations)
-    .where(operations.c.resource_uid == bindparam("uid"), operations.c.status.in_(UNFINISHED))
+    .where(operations.c.resource_uid == bindparam("wanted"), one_of(operations.c.status, UNFINISHED))
     .order_by(operations.c.created_at, operations.c.id)
     .limit(1)
+)
+_COUNT = Statement(
+    update(counters)
+    .where(counters.c.name == bindparam("counter"))
+    .values(value=counters.c.value + 1)
+    .returning(counters.c.value)
 )
 
 
@@ -72,51 +91,84 @@ class StoredOperation:
     attempts: int
 
 
-def _resource(row: Row[Any]) -> StoredResource:
+def resource_of(row: Row) -> StoredResource:
+    """A row of `resources`, its columns in the table's order."""
+    (
+        uid,
+        form,
+        space,
+        name,
+        principal,
+        generation,
+        observed_generation,
+        observed_at,
+        phase,
+        spec_json,
+        observed_json,
+        output_json,
+        facts_json,
+        last_operation,
+        deleted_at,
+        offering_id,
+        offering_revision,
+    ) = row
     record = ResourceRecord(
-        uid=row.uid,
-        form=row.form,
-        space=row.space,
-        name=row.name,
-        generation=row.generation,
-        observed_generation=row.observed_generation,
-        observed_at_ms=row.observed_at,
-        phase=Phase(row.phase),
-        spec_json=row.spec_json,
-        observed_json=row.observed_json,
-        output_json=row.output_json,
-        last_operation=row.last_operation,
-        offering=None if row.offering_id is None else Offering(row.offering_id, row.offering_revision),
+        uid=uid,
+        form=form,
+        space=space,
+        name=name,
+        generation=generation,
+        observed_generation=observed_generation,
+        observed_at_ms=observed_at,
+        phase=_PHASES[phase],
+        spec_json=spec_json,
+        observed_json=observed_json,
+        output_json=output_json,
+        last_operation=last_operation,
+        offering=None if offering_id is None else Offering(offering_id, offering_revision),
     )
-    return StoredResource(record, row.principal, row.facts_json, row.deleted_at)
+    return StoredResource(record, principal, facts_json, deleted_at)
 
 
-def _operation(row: Row[Any]) -> StoredOperation:
+def operation_of(row: Row) -> StoredOperation:
+    """A row of `operations`, its columns in the table's order."""
+    (
+        id_,
+        resource_uid,
+        action,
+        generation,
+        status,
+        effect,
+        principal,
+        created_at,
+        updated_at,
+        retain_until,
+        error_code,
+        error_message,
+        _lease_owner,
+        _lease_until,
+        attempts,
+        _due_at,
+    ) = row
     record = OperationRecord(
-        id=row.id,
-        resource_uid=row.resource_uid,
-        action=Action(row.action),
-        generation=row.generation,
-        status=OperationStatus(row.status),
-        effect=Effect(row.effect),
-        created_at_ms=row.created_at,
-        updated_at_ms=row.updated_at,
-        retain_until_ms=row.retain_until,
-        error=None if row.error_code is None else OperationFailure(row.error_code, row.error_message),
+        id=id_,
+        resource_uid=resource_uid,
+        action=_ACTIONS[action],
+        generation=generation,
+        status=_STATUSES[status],
+        effect=_EFFECTS[effect],
+        created_at_ms=created_at,
+        updated_at_ms=updated_at,
+        retain_until_ms=retain_until,
+        error=None if error_code is None else OperationFailure(error_code, error_message),
     )
-    return StoredOperation(record, row.principal, row.attempts)
+    return StoredOperation(record, principal, attempts)
 
 
 def find_resource(connection: Connection, uid: str) -> StoredResource | None:
     """The record or its tombstone."""
-    row = connection.execute(_RESOURCE, {"uid": uid}).first()
-    return None if row is None else _resource(row)
-
-
-def find_resources(connection: Connection, uids: Collection[str]) -> dict[str, StoredResource]:
-    """Records or tombstones by UID."""
-    rows = connection.execute(select(resources).where(resources.c.uid.in_(uids)))
-    return {row.uid: _resource(row) for row in rows}
+    row = _RESOURCE.first(connection, {"wanted": uid})
+    return None if row is None else resource_of(row)
 
 
 def live_resource(connection: Connection, uid: str) -> StoredResource | None:
@@ -132,37 +184,69 @@ def exact_spec(stored: StoredResource) -> JsonObject:
     return spec
 
 
-def select_resources(
-    connection: Connection, *conditions: ColumnElement[bool], limit: int | None = None
+def page_of_space(
+    connection: Connection, space: str, name: str | None, form: str | None, after: str, limit: int
 ) -> list[StoredResource]:
-    """Undeleted Resources, ascending by UID in ASCII order (H-094)."""
-    statement = (
-        select(resources).where(resources.c.deleted_at.is_(None), *conditions).order_by(resources.c.uid).limit(limit)
+    """Undeleted Resources above the UID `after`, ascending in ASCII order (H-094)."""
+    return _page(connection, after, limit, {"space": space, "name": name, "form": form})
+
+
+def page_of_all(
+    connection: Connection, name: str | None, form: str | None, after: str, limit: int
+) -> list[StoredResource]:
+    """As above, over every Space."""
+    return _page(connection, after, limit, {"name": name, "form": form})
+
+
+def _page(connection: Connection, after: str, limit: int, filters: Mapping[str, str | None]) -> list[StoredResource]:
+    wanted = {column: value for column, value in filters.items() if value is not None}
+    rows = _page_by(tuple(wanted)).rows(connection, {**wanted, "after": after, "limit": limit})
+    return [resource_of(row) for row in rows]
+
+
+@cache
+def _page_by(columns: tuple[str, ...]) -> Statement:
+    return Statement(
+        select(resources)
+        .where(
+            resources.c.deleted_at.is_(None),
+            resources.c.uid > bindparam("after"),
+            *(resources.c[column] == bindparam(column) for column in columns),
+        )
+        .order_by(resources.c.uid)
+        .limit(bindparam("limit", type_=Integer))
     )
-    return [_resource(row) for row in connection.execute(statement)]
 
 
 def find_operation(connection: Connection, operation_id: str) -> StoredOperation | None:
-    row = connection.execute(_OPERATION, {"id": operation_id}).first()
-    return None if row is None else _operation(row)
+    row = _OPERATION.first(connection, {"wanted": operation_id})
+    return None if row is None else operation_of(row)
 
 
-def select_operations(
-    connection: Connection, *conditions: ColumnElement[bool], limit: int | None = None
-) -> list[StoredOperation]:
-    """Operations, oldest first."""
-    statement = select(operations).where(*conditions).order_by(operations.c.created_at, operations.c.id).limit(limit)
-    return [_operation(row) for row in connection.execute(statement)]
+def find_operation_with_space(connection: Connection, operation_id: str) -> tuple[StoredOperation, str] | None:
+    """With the Space of its Resource, in one look; None when either is gone."""
+    row = _OPERATION_WITH_SPACE.first(connection, {"wanted": operation_id})
+    return None if row is None else (operation_of(row[:-1]), row[-1])
+
+
+def find_held_operation(connection: Connection, operation_id: str, owner: str) -> StoredOperation | None:
+    """None unless `owner` holds its lease."""
+    row = _HELD_OPERATION.first(connection, {"wanted": operation_id, "owner": owner})
+    return None if row is None else operation_of(row)
 
 
 def unfinished_operation(connection: Connection, resource_uid: str) -> StoredOperation | None:
     """The one unfinished mutation of a Resource, if there is one (H-102)."""
-    row = connection.execute(_UNFINISHED, {"uid": resource_uid}).first()
-    return None if row is None else _operation(row)
+    row = _UNFINISHED.first(connection, {"wanted": resource_uid})
+    return None if row is None else operation_of(row)
+
+
+# The columns that a transition may change.
+OPERATION_STATE = ("status", "effect", "updated_at", "retain_until", "error_code", "error_message")
 
 
 def operation_values(record: OperationRecord) -> dict[str, Any]:
-    """The columns that a transition may change."""
+    """OPERATION_STATE of the record."""
     return {
         "status": record.status.value,
         "effect": record.effect.value,
@@ -174,16 +258,30 @@ def operation_values(record: OperationRecord) -> dict[str, Any]:
 
 
 def update_resource(connection: Connection, uid: str, values: Mapping[str, Any]) -> None:
-    connection.execute(update(resources).where(resources.c.uid == uid).values(**values))
+    _resource_update(tuple(values)).run(connection, {**values, "wanted": uid})
+
+
+def update_operation(connection: Connection, operation_id: str, values: Mapping[str, Any]) -> None:
+    _operation_update(tuple(values)).run(connection, {**values, "wanted": operation_id})
+
+
+@cache
+def _resource_update(columns: tuple[str, ...]) -> Statement:
+    changed: Mapping[str, Any] = {column: bindparam(column) for column in columns}
+    return Statement(update(resources).where(resources.c.uid == bindparam("wanted")).values(changed))
+
+
+@cache
+def _operation_update(columns: tuple[str, ...]) -> Statement:
+    changed: Mapping[str, Any] = {column: bindparam(column) for column in columns}
+    return Statement(update(operations).where(operations.c.id == bindparam("wanted")).values(changed))
 
 
 def next_counter(connection: Connection, name: str) -> int:
     """The next value, from 1, in commit order: a sequence of the database would number by start order instead."""
-    value = connection.execute(
-        update(counters).where(counters.c.name == name).values(value=counters.c.value + 1).returning(counters.c.value)
-    ).scalar_one_or_none()
-    if value is not None:
-        return int(value)
+    row = _COUNT.first(connection, {"counter": name})
+    if row is not None:
+        return int(row[0])
     connection.execute(counters.insert().values(name=name, value=1))
     return 1
 

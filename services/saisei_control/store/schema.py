@@ -61,6 +61,14 @@ Index(
     sqlite_where=text("deleted_at IS NULL"),
     postgresql_where=text("deleted_at IS NULL"),
 )
+# H-094: a page costs what its Space holds.
+Index(
+    "resources_page",
+    resources.c.space,
+    resources.c.uid,
+    sqlite_where=text("deleted_at IS NULL"),
+    postgresql_where=text("deleted_at IS NULL"),
+)
 Index("resources_deleted", resources.c.deleted_at, sqlite_where=text("deleted_at IS NOT NULL"))
 
 operations = Table(

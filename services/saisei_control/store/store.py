@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Flag, auto
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from saisei_contract.errors import SaiseiError
-from saisei_service.database import Database, migrate, open_database
+from saisei_service.database import READER_CONNECTIONS, Database, migrate, open_database
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -24,12 +27,34 @@ T = TypeVar("T")
 MIGRATIONS = Path(__file__).parent / "migrations"
 # A bound of what one commit carries, so that the first caller of a burst does not wait for all of it.
 GROUP_LIMIT = 64
-READER_THREADS = 4
+# With the connection of `peek` as many as the pool has.
+READER_THREADS = READER_CONNECTIONS - 1
 # Several control replicas on PostgreSQL take turns, as SQLite's write lock makes them do: every check inside a write
 # transaction then holds until its commit, on both databases.
 _WRITE_LOCK = 5_278_135
 
-_Job = tuple[Callable[[Connection], Any], "Future[Any]"]
+
+class Change(Flag):
+    """What a write may have changed for those who wait in this process."""
+
+    NOTHING = 0
+    # An Operation has fallen due, or will at another time.
+    DUE = auto()
+    # What a Resource or an Operation is.
+    STATE = auto()
+    # What runtimes are to host, or have made effective.
+    HOSTING = auto()
+    ANYTHING = DUE | STATE | HOSTING
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Callable[[Connection], Any]
+    tells: Change
+    answer: asyncio.Future[Any]
+
+
+_Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class Store:
@@ -52,19 +77,17 @@ class Store:
         migrate(database, MIGRATIONS)
         return cls(database)
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` in a write transaction; the result is told only after the commit.
+    async def write(self, work: Callable[[Connection], T], tells: Change = Change.ANYTHING) -> T:
+        """Runs `work` in a write transaction; the result is told only after the commit, and who waits is woken then.
 
         `work` may run with others in one transaction, each in its own savepoint: an exception rolls back its own
         changes alone. It may be run again from the start when the connection was lost before the commit began.
         SaiseiError temporarily_unavailable when the database cannot be reached; that proves nothing about the commit
         (H-181).
         """
-        future: Future[T] = Future()
-        self._jobs.put((work, future))
-        result = await asyncio.wrap_future(future)
-        self.changes.notify()
-        return result
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put(_Job(work, tells, answer))
+        return await answer
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in a transaction of its own, beside the writer."""
@@ -79,14 +102,20 @@ class Store:
             raise _unavailable(error) from error
 
     async def peek(self, work: Callable[[Connection], T]) -> T:
-        """As `read`, for a few look-ups by key: on SQLite they take less than the way to a thread and back."""
+        """For a few look-ups by key, each of which sees what is committed by then: they are no transaction together.
+
+        On SQLite they take less than the way to a thread and back, and less than a transaction.
+        """
         if self._peeker is None:
             return await self.read(work)
         try:
-            with self._peeker.begin():
-                return work(self._peeker)
+            return work(self._peeker)
         except DBAPIError as error:
             raise _unavailable(error) from error
+        finally:
+            # SQLAlchemy's own statements begin one, whose snapshot would grow old.
+            if self._peeker.in_transaction():
+                self._peeker.rollback()
 
     async def close(self) -> None:
         self._jobs.put(None)
@@ -117,8 +146,8 @@ class Store:
                 return
 
     def _commit(self, waiting: list[_Job]) -> None:
-        # A caller that went away before its turn takes its work along; later it can no longer cancel.
-        group = [job for job in waiting if job[1].set_running_or_notify_cancel()]
+        # A caller that went away before its turn takes its work along.
+        group = [job for job in waiting if not job.answer.cancelled()]
         if not group:
             return
         try:
@@ -126,24 +155,35 @@ class Store:
         except BaseException as error:
             failure = _unavailable(error)
             outcomes = [(None, failure) for _ in group]
-        for (_, future), (result, raised) in zip(group, outcomes, strict=True):
-            if raised is None:
-                future.set_result(result)
-            else:
-                future.set_exception(raised)
+        # One wake-up of the loop for all of them; a loop that is closed by then has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            group[0].answer.get_loop().call_soon_threadsafe(self._tell, group, outcomes)
 
-    def _run_all(self, group: list[_Job]) -> list[tuple[Any, BaseException | None]]:
+    def _tell(self, group: list[_Job], outcomes: list[_Outcome]) -> None:
+        changed = Change.NOTHING
+        for job, (result, raised) in zip(group, outcomes, strict=True):
+            if raised is None:
+                changed |= job.tells
+            if job.answer.cancelled():
+                continue
+            if raised is None:
+                job.answer.set_result(result)
+            else:
+                job.answer.set_exception(raised)
+        self.changes.notify(changed)
+
+    def _run_all(self, group: list[_Job]) -> list[_Outcome]:
         """One transaction. Most often each job succeeds, and then none needs a savepoint of its own; otherwise the
         jobs run once more, each in one.
         """
         try:
             with self._transaction() as connection:
-                return [(_run(connection, work), None) for work, _ in group]
+                return [(_run(connection, job.work), None) for job in group]
         except _Refused as refused:
             if len(group) == 1:
                 return [(None, refused.outcome)]
         with self._transaction() as connection:
-            return [_in_savepoint(connection, work) for work, _ in group]
+            return [_in_savepoint(connection, job.work) for job in group]
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -172,7 +212,7 @@ def _run(connection: Connection, work: Callable[[Connection], Any]) -> Any:
         raise _Refused(error) from None
 
 
-def _in_savepoint(connection: Connection, work: Callable[[Connection], Any]) -> tuple[Any, BaseException | None]:
+def _in_savepoint(connection: Connection, work: Callable[[Connection], Any]) -> _Outcome:
     try:
         with connection.begin_nested():
             return work(connection), None
@@ -196,17 +236,19 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._events = {change: asyncio.Event() for change in Change}
 
-    def notify(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
+    def notify(self, changed: Change = Change.ANYTHING) -> None:
+        for change in changed:
+            self._events[change].set()
+            self._events[change] = asyncio.Event()
 
-    async def wait(self, seconds: float) -> None:
-        """Returns at the next write of this process, or after `seconds`, which bounds the delay of other processes'
-        writes.
+    async def wait(self, change: Change, seconds: float) -> None:
+        """Returns at the next write of this process that may have changed it, or after `seconds`.
+
+        That bounds the delay of other processes' writes. `change` is one of them.
         """
-        event = self._event
+        event = self._events[change]
         try:
             await asyncio.wait_for(event.wait(), seconds)
         except TimeoutError:

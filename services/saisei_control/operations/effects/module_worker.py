@@ -12,7 +12,7 @@ from saisei_control.store.rows import dump, live_resource, update_resource
 
 class ModuleWorkerEffect:
     async def apply(self, work: Work) -> Outcome:
-        observed = await work.host.store.read(lambda connection: observe(connection, work.resource.uid))
+        observed = await work.host.store.peek(lambda connection: observe(connection, work.resource.uid))
         return Done(observed=observed)
 
     async def remove(self, work: Work) -> Outcome:
