@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from saisei_contract.errors import SaiseiError
 from saisei_contract.strict_json import MAX_INTEGER
@@ -119,7 +120,8 @@ def is_sha256(text: str) -> bool:
 
 def format_ms(ms: int) -> str:
     """Epoch milliseconds as RFC 3339 UTC with `Z` and three fraction digits (H-007)."""
-    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    seconds, rest = divmod(ms, 1000)
+    return f"{_format_second(seconds)}.{rest:03d}Z"
 
 
 def parse_timestamp(text: str) -> int:
@@ -129,9 +131,19 @@ def parse_timestamp(text: str) -> int:
     match = _TIMESTAMP.match(text)
     if match is None:
         raise ValueError("a timestamp is written YYYY-MM-DDTHH:MM:SS[.fraction]Z")
-    moment = datetime.fromisoformat(match.group(1)).replace(tzinfo=UTC)
-    fraction = int((match.group(2) or "0")[:3].ljust(3, "0"))
-    return (moment - _EPOCH) // timedelta(milliseconds=1) + fraction
+    second, fraction = match.groups("0")
+    return _parse_second(second) * 1000 + int(fraction[:3].ljust(3, "0"))
+
+
+# Times that are read and written together lie close to each other.
+@lru_cache(maxsize=1024)
+def _format_second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat(timespec="seconds").removesuffix("+00:00")
+
+
+@lru_cache(maxsize=1024)
+def _parse_second(text: str) -> int:
+    return (datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 
 
 def parse_page_limit(values: Sequence[str], max_page_size: int) -> int:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from json.encoder import encode_basestring
 from typing import Any
 
 from saisei_contract.json_reader import JsonObject, JsonValue
 
 # Exactly the escapes of RFC 8785 3.2.2.2: the two-character ones, \u00xx in lower case for other
 # controls, nothing else.
-_quote = json.JSONEncoder(ensure_ascii=False).encode
+_quote: Callable[[str], str] = encode_basestring
 _END = object()
+
+
+class Verbatim(str):
+    """A JSON text that is written as it is: a document that was read strictly and stored, and is only passed on."""
+
+    __slots__ = ()
 
 
 def write(
@@ -30,7 +36,12 @@ def write(
     stack: list[tuple[Iterator[Any], JsonObject | None]] = []
     item: Any = value
     while True:
-        if isinstance(item, dict) and item:
+        kind = type(item)
+        if kind is str:
+            parts.append(_quote(item))
+        elif kind is Verbatim:
+            parts.append(item)
+        elif isinstance(item, dict) and item:
             stack.append((iter(order(item)), item))
             parts.append("{")
         elif isinstance(item, list | tuple) and item:

@@ -14,6 +14,7 @@ from saisei_contract import strict_json
 from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import format_ms, is_form_url, is_uid
 from saisei_contract.json_reader import JsonObject, JsonValue, shown
+from saisei_contract.json_writer import Verbatim
 from saisei_contract.records import (
     DiscoveryRecord,
     Offering,
@@ -135,7 +136,7 @@ def parse_spec_text(text: str) -> JsonObject:
 
 
 def resource_json(record: ResourceRecord) -> JsonObject:
-    """contract 1.7."""
+    """contract 1.7. The documents are texts that only `strict_json.dumps` writes as what they are."""
     body: JsonObject = {"uid": record.uid, "form": record.form, "space": record.space, "name": record.name}
     if record.offering is not None:
         body["offering"] = {"id": record.offering.id, "revision": record.offering.revision}
@@ -144,9 +145,9 @@ def resource_json(record: ResourceRecord) -> JsonObject:
         "observedGeneration": record.observed_generation,
         "observedAt": None if record.observed_at_ms is None else format_ms(record.observed_at_ms),
         "phase": record.phase.value,
-        "spec": strict_json.parse_text(record.spec_json),
-        "observed": strict_json.parse_text(record.observed_json),
-        "output": strict_json.parse_text(record.output_json),
+        "spec": Verbatim(record.spec_json),
+        "observed": Verbatim(record.observed_json),
+        "output": Verbatim(record.output_json),
         "lastOperation": record.last_operation,
     }
 

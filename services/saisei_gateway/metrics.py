@@ -27,10 +27,18 @@ class Metrics:
             "saisei_gateway_open_streams", "Streams that are open now.", ("kind",), registry=self._registry
         )
         self._counts: dict[str, int] = {}
+        # Few, since labels come from routes: looking a child up costs more than counting with it.
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._requests.labels(route, method if method in _METHODS else "other", str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        key = (route, method if method in _METHODS else "other", status)
+        children = self._children.get(key)
+        if children is None:
+            children = self._requests.labels(route, key[1], str(status)), self._seconds.labels(route)
+            self._children[key] = children
+        requests, histogram = children
+        requests.inc()
+        histogram.observe(seconds)
 
     @contextmanager
     def stream(self, kind: str) -> Iterator[None]:

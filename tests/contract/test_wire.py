@@ -155,6 +155,17 @@ def test_resource_record() -> None:
     )
 
 
+def test_documents_are_passed_on_as_they_are() -> None:
+    """H-076: the stored text itself goes out, with a gRPC client's spacing and escapes, and is JSON in its place."""
+    spec = ' { "\\u00e9" : [ 1.0 , 1e2 , "\\ud83d\\ude00" ] } '
+    record = ResourceRecord("u", FORM, "s", "n", 1, 0, None, Phase.PENDING, spec, "{}", "{}", "op")
+    text = strict_json.dumps(wire.page_json([wire.resource_json(record), wire.resource_json(record)], None))
+    assert text.count(f'"spec":{spec},"observed":{{}}') == 2
+    assert json.loads(text)["items"][1]["spec"] == {"é": [1.0, 100.0, "😀"]}
+    # A text is a document only where the record says so.
+    assert strict_json.dumps({"a": "{}"}) == '{"a":"{}"}'
+
+
 def test_unobserved_resource() -> None:
     """H-070, H-077: observedAt is null before the first observation; offering is the only absent field."""
     record = ResourceRecord("u", FORM, "s", "n", 1, 0, None, Phase.PENDING, "{}", "{}", "{}", "op")
