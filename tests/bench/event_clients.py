@@ -114,10 +114,10 @@ class Clients:
         counts = [0, 0]
 
         async def read() -> None:
-            request = pb.SubscribeEventsRequest(workflow_uid=job["workflow"], id=job["instance"])
+            request = pb.SubscribeEventsRequest(workflow_uid=job["workflow"], id=job["instance"], max_batch=256)
             first = True
-            async for _ in self._stub.SubscribeEvents(request, metadata=user_metadata(self._connect.token)):
-                counts[0] += 1
+            async for event in self._stub.SubscribeEvents(request, metadata=user_metadata(self._connect.token)):
+                counts[0] += 1 + len(event.following)
                 counts[1] += 1
                 if first:
                     first = False

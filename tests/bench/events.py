@@ -14,7 +14,7 @@ import ssl
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,9 @@ from typing import Any
 import uvloop
 
 from saisei.common.v1.common_pb2 import Document
+from saisei.runtime.v1 import feed_pb2 as feed_pb
 from saisei.runtime.v1 import workflows_pb2 as pb
+from saisei.runtime.v1.feed_pb2_grpc import EventFeedServiceStub
 from saisei.runtime.v1.workflows_pb2_grpc import WorkflowServiceStub
 from saisei_service.credentials import user_metadata
 from saisei_service.rpc import open_channel
@@ -49,7 +51,8 @@ class Bench:
     def __init__(self, host: BenchHost) -> None:
         self._host = host
         self._metadata = user_metadata(host.token)
-        self._stub = WorkflowServiceStub(open_channel(host.grpc_runtime))
+        self._channel = open_channel(host.grpc_runtime)
+        self._stub = WorkflowServiceStub(self._channel)
         self._tls = ssl.create_default_context(cafile=str(host.ready["caFile"]))
         authority = str(host.ready["origin"]).removeprefix("https://")
         server, _, port = authority.partition(":")
@@ -88,6 +91,32 @@ class Bench:
             filter=None if types is None else pb.EventFilter(types=types),
         )
         return self._stub.SubscribeEvents(request, metadata=self._metadata)
+
+    async def feed(self, class_name: str, ids: list[str], calls: list[Any]) -> None:
+        """A reader of each instance, all in one call, until each has said that it has its history."""
+        call = EventFeedServiceStub(self._channel).Feed(metadata=self._metadata)
+        calls.append(call)
+        workflow = self._host.workflows[class_name]
+        opens = [
+            feed_pb.FeedCommand(key=key, open=feed_pb.FeedOpen(workflow_uid=workflow, id=name))
+            for key, name in enumerate(ids)
+        ]
+        await call.write(feed_pb.FeedRequest(commands=opens))
+        live: set[int] = set()
+        while len(live) < len(ids):
+            for record in (await call.read()).records:
+                live.add(record.key)
+                # Asks for what is to come.
+                pull = feed_pb.FeedCommand(key=record.key, pull=feed_pb.FeedPull())
+                await call.write(feed_pb.FeedRequest(commands=[pull]))
+
+    async def watch(self, class_name: str, count: int, calls: list[Any]) -> None:
+        """Streams of WatchInstances that have said that they are established."""
+        for _ in range(count):
+            request = pb.WatchInstancesRequest(workflow_uid=self._host.workflows[class_name])
+            call = self._stub.WatchInstances(request, metadata=self._metadata)
+            await call.read()
+            calls.append(call)
 
     async def grpc(self, class_name: str, instance_id: str) -> AsyncIterator[bytes]:
         """Each event as JSON, through the runtime's gRPC."""
@@ -180,12 +209,12 @@ Face = Callable[[str, str], AsyncIterator[bytes]]
 
 
 async def _settle(bench: Bench) -> None:
-    """Until the Host has been quiet for a second."""
-    before = bench.cpu_ms()
+    """Until the Host has been quiet for a second, in CPU and in memory."""
+    before = None
     for _ in range(30):
         await asyncio.sleep(1)
-        now = bench.cpu_ms()
-        if now - before < 60:
+        now = bench.cpu_ms(), bench.rss("runtime") + bench.rss("gateway")
+        if before is not None and now[0] - before[0] < 60 and abs(now[1] - before[1]) < 200_000:
             return
         before = now
 
@@ -264,49 +293,71 @@ class Idle:
 async def idle(bench: Bench) -> Figures:
     """Resident kilobytes of runtime and gateway for each of 2,000 idle subscriptions, and their CPU.
 
-    `connection_gateway_kb` is an idle TLS connection that has had an answer and has no subscription; what HTTP adds to
-    that, on the same connections, is `http_…`. Nothing is closed before all is measured: allocators keep what they had.
+    `connection_gateway_kb` is a TLS connection that has had an answer and has no subscription; `http_…` is what one
+    adds on the same connection. `call_runtime_kb` is a stream of the same server that says nothing, `grpc_runtime_kb`
+    what a subscription takes beyond that; `feed_runtime_kb` is a reader of a feed, of which there are 1,000 in a call.
+    Each is the growth by the second thousand: the first one fills what the allocators had left. Nothing is closed
+    before all is measured.
     """
     figures: Figures = {}
     ids = await bench.waiters(IDLE)
-    # A few before, for caches and code paths.
-    few = [await bench.connection() for _ in range(50)]
-    warm = Idle()
-    await warm.open(bench.http_on(pair, "Waiter", name) for pair, name in zip(few, ids, strict=False))
-    await warm.open(bench.grpc("Waiter", name) for name in ids[:50])
-    await _settle(bench)
+    held = Idle()
 
     def sizes() -> Figures:
         return {service: bench.rss(service) / 1024 for service in ("runtime", "gateway")}
+
+    async def growth(open_some: Callable[[int, int], Awaitable[None]]) -> Figures:
+        await open_some(0, IDLE // 2)
+        await _settle(bench)
+        half = sizes()
+        await open_some(IDLE // 2, IDLE)
+        await _settle(bench)
+        return {service: (size - half[service]) / (IDLE - IDLE // 2) for service, size in sizes().items()}
 
     async def cpu() -> float:
         before = bench.cpu_ms()
         await asyncio.sleep(IDLE_SECONDS)
         return bench.cpu_ms() - before
 
-    empty, quiet = sizes(), await cpu()
-    connections = []
-    for first in range(0, IDLE, 50):
-        part = range(first, min(first + 50, IDLE))
-        connections += await asyncio.gather(*(bench.connection() for _ in part))
+    connections: list[Connection] = []
+
+    async def connect(first: int, last: int) -> None:
+        for some in range(first, last, 50):
+            connections.extend(await asyncio.gather(*(bench.connection() for _ in range(some, some + 50))))
+
+    async def over_http(first: int, last: int) -> None:
+        pairs = zip(connections[first:last], ids[first:last], strict=True)
+        await held.open(bench.http_on(one, "Waiter", name) for one, name in pairs)
+
+    async def over_grpc(first: int, last: int) -> None:
+        await held.open(bench.grpc("Waiter", name) for name in ids[first:last])
+
+    # Code paths, caches, and what the creation of the instances has left.
+    for face in (bench.grpc, bench.http):
+        warm = Idle()
+        await warm.open(face("Waiter", name) for name in ids[:200])
+        await warm.close()
     await _settle(bench)
-    connected = sizes()
-    figures["connection_gateway_kb"] = (connected["gateway"] - empty["gateway"]) / IDLE
-    held = Idle()
-    await held.open(bench.http_on(one, "Waiter", name) for one, name in zip(connections, ids, strict=True))
-    await _settle(bench)
-    subscribed = sizes()
-    for service, size in subscribed.items():
-        figures[f"http_{service}_kb"] = (size - connected[service]) / IDLE
-    figures["http_kb"] = figures["http_runtime_kb"] + figures["http_gateway_kb"]
+    quiet = await cpu()
+    figures["connection_gateway_kb"] = (await growth(connect))["gateway"]
+    added = await growth(over_http)
+    figures |= {f"http_{service}_kb": size for service, size in added.items()}
+    figures["http_kb"] = sum(added.values())
     figures["http_cpu_percent"] = max(0.0, await cpu() - quiet) / IDLE_SECONDS / 10
-    before, busy = sizes(), await cpu()
-    await held.open(bench.grpc("Waiter", name) for name in ids)
-    await _settle(bench)
-    figures["grpc_kb"] = (sizes()["runtime"] - before["runtime"]) / IDLE
+    busy = await cpu()
+    feeds: list[Any] = []
+    figures["feed_runtime_kb"] = (await growth(lambda first, last: bench.feed("Waiter", ids[first:last], feeds)))[
+        "runtime"
+    ]
+    figures["call_runtime_kb"] = (await growth(lambda first, last: bench.watch("Waiter", last - first, feeds)))[
+        "runtime"
+    ]
+    whole = (await growth(over_grpc))["runtime"]
+    figures["grpc_runtime_kb"] = whole - figures["call_runtime_kb"]
     figures["grpc_cpu_percent"] = max(0.0, await cpu() - busy) / IDLE_SECONDS / 10
     await held.close()
-    await warm.close()
+    for call in feeds:
+        call.cancel()
     return figures
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -25,3 +27,10 @@ async def world(events_host: tuple[DevHost, Any]) -> AsyncIterator[World]:
     one = World(host, deployed)
     yield one
     await one.close()
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    seed = int(os.environ.get("SAISEI_TEST_SEED", random.randrange(2**32)))
+    print("seed", seed)
+    return random.Random(seed)

@@ -10,18 +10,10 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc
-import pytest
 from tests.events.kit import ENDINGS, FACES, Event, Refused, StreamCutError, World, eventually
 
 INSTANCES = 200
 LIVE = 100
-
-
-@pytest.fixture
-def rng() -> random.Random:
-    seed = int(os.environ.get("SAISEI_TEST_SEED", random.randrange(2**32)))
-    print("seed", seed)
-    return random.Random(seed)
 
 
 def _stored(world: World, instance_id: str) -> list[Event]:

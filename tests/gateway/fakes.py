@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from tests.gateway.fake_feed import FakeFeed
 
 from saisei.common.v1.common_pb2 import Document, Principal, SpaceRights
 from saisei.control.v1 import access_pb2, access_pb2_grpc, artifacts_pb2, artifacts_pb2_grpc
@@ -16,7 +17,7 @@ from saisei.control.v1 import admin_pb2 as control_admin_pb
 from saisei.control.v1 import admin_pb2_grpc as control_admin_grpc
 from saisei.control.v1 import resources_pb2 as control_pb
 from saisei.control.v1 import resources_pb2_grpc as control_grpc
-from saisei.runtime.v1 import admin_pb2, admin_pb2_grpc, feed_pb2, feed_pb2_grpc, invocation_pb2, invocation_pb2_grpc
+from saisei.runtime.v1 import admin_pb2, admin_pb2_grpc, feed_pb2_grpc, invocation_pb2, invocation_pb2_grpc
 from saisei.runtime.v1 import workflows_pb2 as runtime_pb
 from saisei.runtime.v1 import workflows_pb2_grpc as runtime_grpc
 from saisei_contract.errors import SaiseiError
@@ -256,7 +257,9 @@ class FakeRuntime(Fake):
             runtime_grpc.add_WorkflowServiceServicer_to_server, _Workflows(self), "saisei.runtime.v1.WorkflowService"
         )
         server.register(
-            feed_pb2_grpc.add_EventFeedServiceServicer_to_server, _Feed(self), "saisei.runtime.v1.EventFeedService"
+            feed_pb2_grpc.add_EventFeedServiceServicer_to_server,
+            FakeFeed(self, CREDENTIAL),
+            "saisei.runtime.v1.EventFeedService",
         )
         server.register(
             admin_pb2_grpc.add_RuntimeAdminServiceServicer_to_server,
@@ -358,80 +361,6 @@ class _Workflows(runtime_grpc.WorkflowServiceServicer):
         self._fake.seen("Terminate", request, context)
         self._known(request.id)
         return runtime_pb.TerminateResponse(status=runtime_pb.INSTANCE_STATUS_TERMINATED)
-
-
-class _Feed(feed_pb2_grpc.EventFeedServiceServicer):
-    """`FeedOpen` is what `calls` names each reader; `open_streams` counts them."""
-
-    def __init__(self, fake: FakeRuntime) -> None:
-        self._fake = fake
-
-    async def Feed(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
-        require_service(context, CREDENTIAL)
-        records: asyncio.Queue[Any] = asyncio.Queue()
-        readers: dict[int, tuple[asyncio.Event, dict[str, bool], asyncio.Task[None]]] = {}
-
-        async def obey() -> None:
-            async for request in request_iterator:
-                for command in request.commands:
-                    match command.WhichOneof("command"):
-                        case "open":
-                            wanted, wide = asyncio.Event(), {"everything": False}
-                            wanted.set()
-                            reading = self._read(command.key, command.open, wanted, wide, records, context)
-                            readers[command.key] = (wanted, wide, asyncio.create_task(reading))
-                        case "pull":
-                            readers[command.key][1]["everything"] |= command.pull.everything
-                            readers[command.key][0].set()
-                        case "close":
-                            readers[command.key][2].cancel()
-
-        obeying = asyncio.create_task(obey())
-        try:
-            while True:
-                yield feed_pb2.FeedResponse(records=[await records.get()])
-        finally:
-            for task in (obeying, *(reader[2] for reader in readers.values())):
-                task.cancel()
-
-    async def _read(
-        self, key: int, request: Any, wanted: asyncio.Event, wide: dict[str, bool], records: Any, context: Any
-    ) -> None:
-        at, told = request.cursor, False
-        self._fake.open_streams += 1
-        try:
-            self._fake.seen("FeedOpen", request, context)
-            if request.id not in self._fake.instances:
-                raise SaiseiError("unknown_instance", "there is no such instance")
-            instance = self._fake.instances[request.id]
-            while True:
-                await wanted.wait()
-                async with self._fake.changed:
-                    while told and at >= len(instance.events) and not instance.closed and not instance.broken:
-                        await self._fake.changed.wait()
-                if instance.broken:
-                    raise SaiseiError("backend_unavailable", "the journal is away")
-                fresh = instance.events[at : at + 256]
-                if wide["everything"] or not request.HasField("filter"):
-                    shown = fresh
-                else:
-                    shown = [event for event in fresh if event.type in request.filter.types]
-                at = min(max(at, request.cursor) + len(fresh), len(instance.events))
-                told = told or at == len(instance.events)
-                events = [
-                    feed_pb2.FeedEvent(event_id=one.event_id, type=one.type, event_json=one.event_json) for one in shown
-                ]
-                batch = feed_pb2.FeedBatch(events=events, position=at, live=at == len(instance.events))
-                batch.ended = instance.closed and batch.live
-                wanted.clear()
-                records.put_nowait(feed_pb2.FeedRecord(key=key, batch=batch))
-                if batch.ended:
-                    return
-        except SaiseiError as error:
-            failure = feed_pb2.FeedFailure(reason=error.reason, message=error.detail)
-            records.put_nowait(feed_pb2.FeedRecord(key=key, failure=failure))
-        finally:
-            self._fake.open_streams -= 1
 
 
 class _Admin(admin_pb2_grpc.RuntimeAdminServiceServicer):

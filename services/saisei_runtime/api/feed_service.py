@@ -1,4 +1,4 @@
-"""`saisei.runtime.v1.EventFeedService`: all readers of one gateway in one call.
+"""`saisei.runtime.v1.EventFeedService`: all readers of one gateway, or of one program, in one call.
 
 A reader that waits costs its subscription and an entry in two tables: no task, no call. Each gets a batch when it has
 asked for one and there is something to say.
@@ -19,13 +19,11 @@ from saisei_contract.errors import SaiseiError
 from saisei_runtime.access import Authenticator, admit
 from saisei_runtime.hosting.state import HostedState
 from saisei_runtime.workflow.engine import WorkflowEngine
-from saisei_runtime.workflow.subscriptions import Subscription
-from saisei_service.credentials import require_service
+from saisei_runtime.workflow.subscriptions import BATCH_BYTES, BATCH_EVENTS, Subscription
+from saisei_service.credentials import bearer_token, is_service
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-BATCH_EVENTS = 256
-BATCH_BYTES = 256 * 1024
 # A message is closed with the record that goes beyond: together below the limit of a message.
 MESSAGE_BYTES = 1024 * 1024
 
@@ -38,8 +36,10 @@ class FeedServicer(rpc.EventFeedServiceServicer):
         self._credential = credential
 
     async def Feed(self, requests: AsyncIterator[pb.FeedRequest], context: Context) -> AsyncIterator[pb.FeedResponse]:
-        require_service(context, self._credential)
-        feed = Feed(self)
+        token = None if is_service(context, self._credential) else bearer_token(context)
+        if token is not None:
+            await self._access.holder(token)
+        feed = Feed(self, token)
         obeying = asyncio.create_task(feed.obey(requests))
         try:
             # Headers at once: a caller without readers knows that the call stands.
@@ -50,9 +50,9 @@ class FeedServicer(rpc.EventFeedServiceServicer):
             obeying.cancel()
             feed.close()
 
-    async def subscribe(self, wanted: pb.FeedOpen) -> Subscription:
+    async def subscribe(self, wanted: pb.FeedOpen, token: str) -> Subscription:
         """As SubscribeEvents judges it."""
-        admit(self._state, await self._access.holder(wanted.token), wanted.workflow_uid)
+        admit(self._state, await self._access.holder(token), wanted.workflow_uid)
         if not grammar.is_instance_id(wanted.id):
             raise SaiseiError("invalid_request", "id: a string of 1 to 256 Unicode scalars")
         types = frozenset(wanted.filter.types) if wanted.HasField("filter") else None
@@ -60,29 +60,35 @@ class FeedServicer(rpc.EventFeedServiceServicer):
 
 
 class Feed:
-    """The readers of one call, and the records that go out next."""
+    """The readers of one call, and the records that go out next. `token` is the caller's, if it is a user."""
 
-    def __init__(self, servicer: FeedServicer) -> None:
+    def __init__(self, servicer: FeedServicer, token: str | None) -> None:
         self._servicer = servicer
+        self._token = token
         self._readers: dict[int, _Reader] = {}
         # The loop keeps tasks weakly only.
         self._tasks: set[asyncio.Task[None]] = set()
         self._out: list[tuple[int, pb.FeedRecord]] = []
         self._ready = asyncio.Event()
         self._finished = False
+        self._fault: SaiseiError | None = None
 
     async def obey(self, requests: AsyncIterator[pb.FeedRequest]) -> None:
         try:
             async for request in requests:
                 for command in request.commands:
                     self._obey(command)
+        except SaiseiError as error:
+            self._fault = error
         finally:
             self._finished = True
             self._ready.set()
 
     async def records(self) -> list[pb.FeedRecord] | None:
-        """What goes into the next message; None once the caller has said that it is done."""
+        """What goes into the next message; None once the caller has said that it is done, or its fault is raised."""
         while not self._out:
+            if self._fault is not None:
+                raise self._fault
             if self._finished:
                 return None
             self._ready.clear()
@@ -116,10 +122,13 @@ class Feed:
     def _obey(self, command: pb.FeedCommand) -> None:
         match command.WhichOneof("command"):
             case "open":
+                if command.key in self._readers:
+                    raise SaiseiError("invalid_request", f"key {command.key}: there is a reader of this key already")
                 reader = self._readers[command.key] = _Reader(self, command.key)
-                self.run(reader.open(self._servicer, command.open))
+                token = command.open.token if self._token is None else self._token
+                self.run(reader.open(self._servicer, command.open, token))
             case "pull":
-                # One that has ended meanwhile has said so.
+                # A reader that has ended meanwhile has said so.
                 if (known := self._readers.get(command.key)) is not None:
                     known.pull(everything=command.pull.everything)
             case "close":
@@ -128,21 +137,22 @@ class Feed:
 
 
 class _Reader:
-    __slots__ = ("_closed", "_feed", "_key", "_reading", "_told", "_wanted", "subscription")
+    __slots__ = ("_closed", "_feed", "_key", "_position", "_reading", "_told", "_wanted", "subscription")
 
     def __init__(self, feed: Feed, key: int) -> None:
         self.subscription: Subscription | None = None
         self._feed = feed
         self._key = key
         self._wanted = True
-        # Whether it was said that history has been read.
+        # Whether it was said that history has been read, and up to where the last batch went.
         self._told = False
+        self._position = 0
         self._reading = False
         self._closed = False
 
-    async def open(self, servicer: FeedServicer, wanted: pb.FeedOpen) -> None:
+    async def open(self, servicer: FeedServicer, wanted: pb.FeedOpen, token: str) -> None:
         try:
-            subscription = await servicer.subscribe(wanted)
+            subscription = await servicer.subscribe(wanted, token)
         except SaiseiError as error:
             self._fail(error)
             return
@@ -155,8 +165,8 @@ class _Reader:
 
     def pull(self, *, everything: bool) -> None:
         self._wanted = True
-        if everything and self.subscription is not None:
-            self.subscription.widen()
+        if everything and self._told and self.subscription is not None:
+            self.subscription.widen(self._position)
         self._serve()
 
     def close(self) -> None:
@@ -174,9 +184,10 @@ class _Reader:
         live = subscription.live
         if events or subscription.done or (live and not self._told):
             self._told = self._told or live
+            self._position = subscription.position
             batch = pb.FeedBatch(
                 events=[pb.FeedEvent(event_id=one.event_id, type=one.type, event_json=one.json) for one in events],
-                position=subscription.position,
+                position=self._position,
                 live=live,
                 ended=subscription.done,
             )

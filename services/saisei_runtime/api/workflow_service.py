@@ -16,6 +16,7 @@ from saisei_contract.events import EVENT_TYPES
 from saisei_runtime.access import Authenticator, admit
 from saisei_runtime.hosting.state import HostedState
 from saisei_runtime.workflow.engine import InstanceView, StepView, WorkflowEngine
+from saisei_runtime.workflow.subscriptions import BATCH_BYTES, BATCH_EVENTS, EventRecord
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -110,6 +111,8 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
         await self._admit(request.workflow_uid, context)
         if request.cursor < 0:
             raise SaiseiError("invalid_request", "cursor: a non-negative event id")
+        if request.max_batch < 0:
+            raise SaiseiError("invalid_request", "max_batch: a number of events")
         types = None
         if request.HasField("filter"):
             types = frozenset(request.filter.types)
@@ -121,15 +124,13 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
         )
         # Headers at once: a client that waits for the first event knows that it is subscribed.
         await context.send_initial_metadata(())
+        several = min(request.max_batch, BATCH_EVENTS) - 1
         try:
             while (event := await subscription.next()) is not None:
-                yield pb.InstanceEvent(
-                    event_id=event.event_id,
-                    type=event.type,
-                    timestamp_ms=event.timestamp_ms,
-                    instance_id=event.instance_id,
-                    event_json=event.json,
-                )
+                message = _event(event)
+                if several > 0:
+                    message.following.extend(map(_event, subscription.drain(several, BATCH_BYTES - len(event.json))))
+                yield message
         finally:
             subscription.close()
 
@@ -196,6 +197,16 @@ def _instance(view: InstanceView) -> pb.Instance:
         error=error,
         created_at_ms=view.created_at_ms,
         ended_at_ms=view.ended_at_ms or 0,
+    )
+
+
+def _event(event: EventRecord) -> pb.InstanceEvent:
+    return pb.InstanceEvent(
+        event_id=event.event_id,
+        type=event.type,
+        timestamp_ms=event.timestamp_ms,
+        instance_id=event.instance_id,
+        event_json=event.json,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from saisei_contract.errors import SaiseiError
@@ -25,8 +25,13 @@ PAGE = 256
 PAGE_BYTES = 1024 * 1024
 BUFFER_MAX = 256
 BUFFER_BYTES = 1024 * 1024
-# Readers woken in one turn of the event loop: the work of the instance itself comes in between.
+# What goes out in one message, to those who take several events at a time.
+BATCH_EVENTS = 256
+BATCH_BYTES = 256 * 1024
+# Readers woken in one turn of the event loop. When more are to be woken, fan-out rests for a multiple of the time that
+# each turn took: the work of the instances goes on in between, and what happens meanwhile goes out together.
 WAKE_AT_ONCE = 4
+REST = 2.0
 # Incarnations in one question for their newest events.
 _HEADS_AT_ONCE = 500
 
@@ -63,6 +68,7 @@ class Subscription:
         "_waiter",
         "done",
         "incarnation",
+        "queued",
         "workflow_uid",
     )
 
@@ -70,6 +76,8 @@ class Subscription:
         self.incarnation = instance.incarnation
         self.workflow_uid = instance.workflow_uid
         self.done = False
+        # Among those that the hub is to wake.
+        self.queued = False
         self._instance_id = instance.instance_id
         self._hub = hub
         self._cursor = cursor
@@ -140,9 +148,9 @@ class Subscription:
         """The log up to here was given, or hidden by the cursor and the filter."""
         return min(self._cursor, self._newest)
 
-    def widen(self) -> None:
-        """From `position` on, everything."""
-        self._cursor, self._types = self.position, None
+    def widen(self, after: int) -> None:
+        """Everything after `after`, which was the `position` when the log had nothing more for this reader."""
+        self._cursor, self._types = after, None
 
     def close(self) -> None:
         """Idempotent and synchronous; the instance and other subscriptions notice nothing."""
@@ -310,21 +318,36 @@ class Subscriptions:
                     for subscription in tail:
                         subscription.feed(record)
                 if change.entries:
-                    was_idle = not self._fed
-                    self._fed.extend(tail)
-                    if was_idle:
-                        self._wake_some()
+                    self._wake_soon(tail)
             watches = self._watches.get(after.workflow_uid) if self._watches else None
             if watches is not None and (change.before is None or change.before.status != after.status):
                 for watch in watches:
                     watch.feed(after.instance_id, after.status, now_ms)
 
+    def _wake_soon(self, tail: Mapping[Subscription, None]) -> None:
+        if len(tail) <= WAKE_AT_ONCE:
+            for subscription in list(tail):
+                subscription.wake()
+            return
+        was_idle = not self._fed
+        for subscription in tail:
+            if not subscription.queued:
+                subscription.queued = True
+                self._fed.append(subscription)
+        if was_idle:
+            self._wake_some()
+
     def _wake_some(self) -> None:
         """Sending an event to hundreds of readers takes longer than a step: done at once, it would hold that up."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         for _ in range(min(WAKE_AT_ONCE, len(self._fed))):
-            self._fed.popleft().wake()
+            subscription = self._fed.popleft()
+            subscription.queued = False
+            subscription.wake()
         if self._fed:
-            asyncio.get_running_loop().call_soon(self._wake_some)
+            # After those that were just woken have had their turn.
+            loop.call_soon(lambda: loop.call_later((loop.time() - began) * REST, self._wake_some))
 
     def touched(self, incarnations: Iterable[str] | None) -> list[str]:
         """Another runtime changed rows (None: any): their readers go to the table. Returns what watches look at."""

@@ -50,7 +50,7 @@ class FeedCommand(_message.Message):
     PULL_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     key: _builtins.int
-    """Used once in a call."""
+    """Used for one reader of a call. One that is opened twice is invalid_request, and ends the call."""
     @_builtins.property
     def open(self) -> Global___FeedOpen: ...
     @_builtins.property
@@ -85,7 +85,7 @@ class FeedOpen(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """The user's bearer token, without its scheme."""
+    """The user's bearer token, without its scheme. Only under the service credential; else the call's own token counts."""
     workflow_uid: _builtins.str
     id: _builtins.str
     cursor: _builtins.int

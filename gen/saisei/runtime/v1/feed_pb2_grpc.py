@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class EventFeedServiceStub:
-    """Event subscriptions of many readers in one call. Internal, for the gateway: the call carries the service credential, and each
-    reader the token of its user, which is judged as that of SubscribeEvents is.
+    """Event subscriptions of many readers, of any instances, in one call. For whoever watches more than a few: a call of its own costs
+    some 25 KB of the runtime, a reader of a feed less than 2. The gateway has all its event streams in one.
     """
 
     def __init__(self, channel):
@@ -44,12 +44,14 @@ class EventFeedServiceStub:
 
 
 class EventFeedServiceServicer:
-    """Event subscriptions of many readers in one call. Internal, for the gateway: the call carries the service credential, and each
-    reader the token of its user, which is judged as that of SubscribeEvents is.
+    """Event subscriptions of many readers, of any instances, in one call. For whoever watches more than a few: a call of its own costs
+    some 25 KB of the runtime, a reader of a feed less than 2. The gateway has all its event streams in one.
     """
 
     def Feed(self, request_iterator, context):
-        """The caller names each reader by a key of its own. `open` and each `pull` ask for one batch of that reader; nothing comes that
+        """With a user's bearer token, as any call; or with the service credential, and then each `open` carries the token of its user.
+        Either is judged for each reader, as that of SubscribeEvents is.
+        The caller names each reader by a key of its own. `open` and each `pull` ask for one batch of that reader; nothing comes that
         was not asked for. So no reader holds up another one, and neither side holds more than a batch of each.
         Lasts until the caller half-closes. What fails one reader is a record of it; the call goes on.
         """
@@ -74,8 +76,8 @@ def add_EventFeedServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EventFeedService:
-    """Event subscriptions of many readers in one call. Internal, for the gateway: the call carries the service credential, and each
-    reader the token of its user, which is judged as that of SubscribeEvents is.
+    """Event subscriptions of many readers, of any instances, in one call. For whoever watches more than a few: a call of its own costs
+    some 25 KB of the runtime, a reader of a feed less than 2. The gateway has all its event streams in one.
     """
 
     @staticmethod

@@ -536,10 +536,15 @@ class SubscribeEventsRequest(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    MAX_BATCH_FIELD_NUMBER: _builtins.int
     workflow_uid: _builtins.str
     id: _builtins.str
     cursor: _builtins.int
     """Exclusive: the first event delivered has a greater id. 0 means everything (S-05)."""
+    max_batch: _builtins.int
+    """Up to so many events, 256 at most, come in one message when they are there at the same time: a message costs more than what
+    is in it. 0 and 1: each event is a message of its own.
+    """
     @_builtins.property
     def filter(self) -> Global___EventFilter:
         """Names of contract 4.2; not set means all, an empty list matches nothing."""
@@ -551,10 +556,11 @@ class SubscribeEventsRequest(_message.Message):
         id: _builtins.str = ...,
         cursor: _builtins.int = ...,
         filter: Global___EventFilter | None = ...,
+        max_batch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_filter", b"_filter", "filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_filter", b"_filter", "cursor", b"cursor", "filter", b"filter", "id", b"id", "workflow_uid", b"workflow_uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_filter", b"_filter", "cursor", b"cursor", "filter", b"filter", "id", b"id", "max_batch", b"max_batch", "workflow_uid", b"workflow_uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__filter: _TypeAlias = _typing.Literal["filter"]  # noqa: Y015
     _WhichOneofArgType__filter: _TypeAlias = _typing.Literal["_filter", b"_filter"]  # noqa: Y015
@@ -591,6 +597,7 @@ class InstanceEvent(_message.Message):
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     EVENT_JSON_FIELD_NUMBER: _builtins.int
+    FOLLOWING_FIELD_NUMBER: _builtins.int
     event_id: _builtins.int
     """Dense from 1 for each instance, in commit order (S-04)."""
     type: _builtins.str
@@ -598,6 +605,10 @@ class InstanceEvent(_message.Message):
     instance_id: _builtins.str
     event_json: _builtins.bytes
     """The whole event as the JSON object of contract 4 (instanceId, eventId, timestamp, type and the type's own fields)."""
+    @_builtins.property
+    def following(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceEvent]:
+        """The events right after this one, in order; only when the request has a `max_batch`. They have none themselves."""
+
     def __init__(
         self,
         *,
@@ -606,10 +617,11 @@ class InstanceEvent(_message.Message):
         timestamp_ms: _builtins.int = ...,
         instance_id: _builtins.str = ...,
         event_json: _builtins.bytes = ...,
+        following: _abc.Iterable[Global___InstanceEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event_id", b"event_id", "event_json", b"event_json", "instance_id", b"instance_id", "timestamp_ms", b"timestamp_ms", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event_id", b"event_id", "event_json", b"event_json", "following", b"following", "instance_id", b"instance_id", "timestamp_ms", b"timestamp_ms", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
