@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from saisei_contract.errors import SaiseiError
-from saisei_runtime.isolates.port import HistoryStep
 from saisei_runtime.store import schema
 from saisei_runtime.store.text import stored
 from saisei_runtime.workflow.records import PARKED, RUNNING, STATUSES, TERMINAL, Instance, LogEntry, Step
+from saisei_runtime.workflow.starts import Start, Starts
 from saisei_runtime.workflow.workspace import loaded_instance, loaded_step
 from saisei_service.database import READER_CONNECTIONS, Database
 
@@ -51,6 +51,7 @@ class Reads:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._threads = ThreadPoolExecutor(READER_CONNECTIONS, thread_name_prefix="reads")
+        self._starts = Starts(self._read, postgresql=database.is_postgresql)
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
@@ -108,19 +109,9 @@ class Reads:
         query = sa.select(schema.steps).where(_steps.incarnation == incarnation).order_by(_steps.seq)
         return await self._read(lambda connection: [loaded_step(row) for row in connection.execute(query)])
 
-    async def start_of(self, instance: Instance) -> tuple[bytes | None, list[HistoryStep]]:
+    async def start_of(self, instance: Instance) -> Start:
         """What a new context is given: params and the whole history."""
-        if not instance.has_params and instance.step_count == 0:
-            return None, []
-
-        def _run(connection: Connection) -> tuple[bytes | None, list[HistoryStep]]:
-            where = schema.params.c.incarnation == instance.incarnation
-            document = connection.execute(sa.select(schema.params.c.document).where(where)).scalar()
-            query = sa.select(schema.steps).where(_steps.incarnation == instance.incarnation).order_by(_steps.seq)
-            history = [_history(loaded_step(row)) for row in connection.execute(query)]
-            return None if document is None else bytes(document), history
-
-        return await self._read(_run)
+        return await self._starts.of(instance)
 
     async def workflows_with_due(self) -> list[str]:
         """Workflow UIDs that have an instance to claim now or later, by index hops instead of a scan."""
@@ -270,9 +261,3 @@ def after_cursor(cursor: str | None) -> str:
     if len(cursor) != 32 or any(digit not in "0123456789abcdef" for digit in cursor):
         raise SaiseiError("invalid_request", "The cursor is not one that this list gave.")
     return cursor
-
-
-def _history(step: Step) -> HistoryStep:
-    if step.finished:
-        return HistoryStep(step.name, step.kind, step.state, step.result, step.error, step.failed_attempts)
-    return HistoryStep(step.name, step.kind, "open", failed_attempts=step.failed_attempts)

@@ -52,6 +52,7 @@ class Statements:
     instances_by_key: str
     closed_workflows: str
     steps_by_name: str
+    steps_by_incarnation: str
     params_by_incarnation: str
     oldest_event: str
     insert_instance: str
@@ -122,6 +123,7 @@ def statements(postgresql: bool) -> Statements:
         instances_by_key=look_up(schema.instances, ("workflow_uid", "instance_id")),
         closed_workflows=look_up(schema.closed_workflows, ("workflow_uid",)),
         steps_by_name=look_up(schema.steps, ("incarnation", "name")),
+        steps_by_incarnation=look_up(schema.steps, ("incarnation",)),
         params_by_incarnation=look_up(schema.params, ("incarnation",)),
         oldest_event=(
             f"SELECT {columns(schema.queued_events)} FROM {schema.queued_events.name} t WHERE t.incarnation = {mark}"
