@@ -20,6 +20,9 @@ import pytest
 
 _numbers = count(1)
 
+# The cluster is started while services run in this process; gRPC's handlers around a fork have crashed it then.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests that take longer than the suite may")

@@ -153,15 +153,17 @@ class RuntimeApp:
             self.engine.deployment_changed(worker_uid)
             self._retirement.changed(worker_uid)
 
-    async def start(self) -> None:
+    async def start(self) -> list[int]:
+        """Returns the bound ports (1 for a unix socket)."""
         await self.engine.start()
         self._retirement.start()
         self._watching = asyncio.create_task(self._watch.run(), name="assignment-watch")
-        await self._server.start(
+        ports = await self._server.start(
             listen_addresses(self._settings.runtime_listen, self._settings.runtime()),
             self._settings.listener_credentials(),
         )
         log.info("the runtime is ready", extra={"runtime_id": self._settings.runtime_id})
+        return ports
 
     async def stop(self) -> None:
         await self._server.stop()

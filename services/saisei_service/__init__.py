@@ -2,3 +2,8 @@
 
 Imports `saisei_contract` only; control, runtime, gateway and cli build on it.
 """
+
+import os
+
+# Children only ever exec. gRPC's handlers around a fork would stop its threads for each of them, and can crash one.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
