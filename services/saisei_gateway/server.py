@@ -189,7 +189,8 @@ class HttpServer(uvicorn.Server):
         while not self.should_exit:
             await self.on_tick(0)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._stopping.wait()
 
     def stop(self) -> None:
         self.should_exit = True

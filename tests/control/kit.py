@@ -41,7 +41,7 @@ SPACE = "main"
 TERMINAL = (resources_pb2.OPERATION_STATUS_SUCCEEDED, resources_pb2.OPERATION_STATUS_FAILED)
 
 
-async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = 10.0) -> Any:
+async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = 30.0) -> Any:
     """The first truthy answer of `check`; its last answer or error fails the test after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -80,7 +80,6 @@ class FakeRuntime(admin_pb2_grpc.RuntimeAdminServiceServicer):
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> None:
-        Path(address.removeprefix("unix:")).unlink(missing_ok=True)
         self._server = RpcServer()
         self._server.register(
             admin_pb2_grpc.add_RuntimeAdminServiceServicer_to_server, self, "saisei.runtime.v1.RuntimeAdminService"
@@ -91,6 +90,7 @@ class FakeRuntime(admin_pb2_grpc.RuntimeAdminServiceServicer):
     async def stop(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
+            await asyncio.wait([self._watching])
         if self._server is not None:
             await self._server.stop(0)
 

@@ -12,6 +12,7 @@ from saisei_contract.forms import urls
 from saisei_control.operations import retention
 from saisei_control.operations.executor import MAX_BACKOFF_MS, backoff_ms
 from saisei_control.store.schema import idempotency, operations, resources
+from saisei_control.store.store import Change
 
 
 async def settled_in(kit: Kit, operation_id: str) -> pb.OperationStatus:
@@ -109,6 +110,21 @@ async def test_an_outage_of_the_runtime_is_waited_out(kit: Kit, client: Client, 
     await kit.runtime.start(kit.runtime_address)
     for operation in (version, purge):
         assert (await client.settled(operation)).status == pb.OPERATION_STATUS_SUCCEEDED
+
+
+async def test_a_stop_that_meets_a_change_is_no_less_a_stop(kit: Kit) -> None:
+    """Design 6, H-119: whatever the moment at which a change and the end of the service come together."""
+    assert kit.app is not None
+    changes = kit.app.store.changes
+    for turns in range(6):
+        waiting = asyncio.create_task(changes.wait(Change.DUE, 60))
+        await asyncio.sleep(0.001)
+        changes.notify()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if waiting.cancel():
+            await asyncio.wait([waiting])
+            assert waiting.cancelled(), turns
 
 
 async def test_many_operations_at_once(client: Client) -> None:

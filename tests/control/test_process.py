@@ -69,11 +69,13 @@ class Process:
 async def process(tmp_path: Path, database_url: str) -> AsyncIterator[tuple[Kit, Process]]:
     kit = Kit(tmp_path, database_url)
     process = Process(kit)
-    await process.start()
-    await kit.runtime.start(kit.runtime_address)
-    yield kit, process
-    await process.close()
-    await kit.close()
+    try:
+        await process.start()
+        await kit.runtime.start(kit.runtime_address)
+        yield kit, process
+    finally:
+        await process.close()
+        await kit.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -102,9 +104,10 @@ async def test_sudden_death_loses_and_doubles_nothing(process: tuple[Kit, Proces
     burst = [asyncio.create_task(create(name)) for name in keys]
     await asyncio.wait(burst, return_when=asyncio.FIRST_COMPLETED)
     assert await running.end(signal.SIGKILL) == -signal.SIGKILL
+    # What was not sent yet waits for the next process.
+    await running.start()
     outcomes = await asyncio.gather(*burst, return_exceptions=True)
     assert all(outcome is None or isinstance(outcome, Refused) for outcome in outcomes)
-    await running.start()
     again = {name: await client.create(WORKER, name, {}, key=key) for name, key in keys.items()}
     assert {name: again[name].id for name in first} == first
     for operation in again.values():
@@ -125,8 +128,11 @@ async def test_death_during_the_effect_continues_it(process: tuple[Kit, Process]
     hold = kit.runtime.holds["InspectVersion"] = asyncio.Event()
     spec = {"worker": {"resourceUid": worker}, "bundle": {"resourceUid": bundle}, "handlers": []}
     operation = await client.create(urls.WORKER_VERSION, "version", spec)
-    while not kit.runtime.called("InspectVersion"):
-        await client.operation(operation.id)
+
+    async def inspected() -> bool:
+        return bool(kit.runtime.called("InspectVersion"))
+
+    await eventually(inspected)
     await running.end(signal.SIGKILL)
     hold.set()
     await running.start()

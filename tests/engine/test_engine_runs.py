@@ -230,7 +230,7 @@ async def test_an_advance_answers_when_all_that_is_due_has_started(host: Host) -
         await small.engine.create_batch("wf", [(f"i{number}", None) for number in range(200)])
         await small.until_counted("sleeping", 200)
         small.clock.advance(3600)
-        assert await small.engine.settle_due() == 200
+        assert await small.engine.settle_due(60) == 200
         assert len(small.pool.started) == 400
     finally:
         await small.stop()

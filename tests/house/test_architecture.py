@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,13 @@ def test_the_engine_imports_one_way() -> None:
         if f"{ENGINE}.{higher}" in set(imports(folder / f"{name}.py"))
     ]
     assert not faults, "\n".join(faults)
+
+
+def test_a_cancellation_is_never_lost() -> None:
+    """Design 6: until Python 3.12 wait_for drops a cancellation that meets the result, and a stop waits for ever."""
+    sources = [path for path in (ROOT / "services").rglob("*.py") if "wait_for(" in path.read_text()]
+    calls = {path.relative_to(ROOT) for path in sources if re.search(r"\bwait_for\(", path.read_text())}
+    assert not calls, f"use asyncio.timeout there: {calls}"
 
 
 def test_no_file_is_too_long() -> None:

@@ -52,7 +52,8 @@ async def stop(process: asyncio.subprocess.Process, grace_seconds: float) -> Non
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), grace_seconds)
+        async with asyncio.timeout(grace_seconds):
+            await process.wait()
     except TimeoutError:
         kill_group(process.pid)
         await process.wait()

@@ -249,7 +249,6 @@ class Changes:
         That bounds the delay of other processes' writes. `change` is one of them.
         """
         event = self._events[change]
-        try:
-            await asyncio.wait_for(event.wait(), seconds)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()

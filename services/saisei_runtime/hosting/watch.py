@@ -65,7 +65,8 @@ class AssignmentWatch:
         messages = call.__aiter__()
         try:
             while True:
-                message = await asyncio.wait_for(anext(messages), SILENCE_SECONDS)
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    message = await anext(messages)
                 knew_all = self._state.complete
                 changed = self._state.apply(message)
                 if changed is not None:

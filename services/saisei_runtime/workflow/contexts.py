@@ -312,7 +312,8 @@ class Contexts:
         if self.runs:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._idle.wait()
         if self._tick is not None:
             self._tick.cancel()
             self._tick = None
