@@ -74,11 +74,11 @@ class RpcServer:
             else:
                 log.warning("gRPC without TLS on a network address", extra={"address": address})
                 ports.append(self.server.add_insecure_port(address))
+        for name in ["", *self._names]:
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self.server.start()
         for socket in self._sockets:
             socket.publish()
-        for name in ["", *self._names]:
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return ports
 
     async def stop(self, grace_seconds: float = 2.0) -> None:
