@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import ssl
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from tests.control.kit import Client, Kit, refused
+from tests.support.pki import make_pki
 
 from saisei.control.v1 import resources_pb2
 from saisei_contract.errors import SaiseiError
@@ -163,6 +168,112 @@ def test_a_wrong_file_is_said_plainly(config: Path, line: str, fault: str) -> No
     with pytest.raises(ValueError, match="oidc") as failure:
         load_providers(config)
     assert fault in str(failure.value)
+
+
+class Issuer:
+    """A provider's key endpoint over HTTPS, with a certificate of an authority of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.pki = make_pki(folder)
+        self.asked: list[str] = []
+        self.answer = b""
+        self.stalls = False
+        self.server: asyncio.Server | None = None
+
+    async def start(self) -> str:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.pki.cert, self.pki.key)
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context)
+        return f"https://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(head.split(b" ")[1].decode())
+        # The other side may hang up amid too long an answer.
+        with contextlib.suppress(ConnectionError):
+            writer.write(self.answer)
+            await writer.drain()
+            if self.stalls:
+                await reader.read()
+        writer.close()
+
+    def tells(self, body: bytes, status: str = "200 OK", **headers: str) -> None:
+        lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", "connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.answer = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+    def login(self, folder: Path, origin: str) -> Oidc:
+        config = folder / "oidc.toml"
+        config.write_text(FILE.replace('jwks_file = "{jwks}"', f'jwks_url = "{origin}/keys"'))
+        return Oidc(load_providers(config))
+
+
+@pytest.fixture
+async def issuer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Issuer, str]]:
+    issuer = Issuer(tmp_path / "issuer")
+    monkeypatch.setenv("SSL_CERT_FILE", str(issuer.pki.ca))
+    origin = await issuer.start()
+    yield issuer, origin
+    assert issuer.server is not None
+    issuer.server.close()
+
+
+async def test_keys_by_url(issuer: tuple[Issuer, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H-044, H-047: keys come from the provider's URL once, however many callers come with them, and its changes are
+    followed; what goes wrong at the provider takes nothing from those who have their keys.
+    """
+    provider, origin = issuer
+    login = provider.login(tmp_path, origin)
+    keys = write_keys(tmp_path).read_bytes()
+    provider.tells(keys)
+    callers = await asyncio.gather(*(login.authenticate(token(sub=f"s{number}")) for number in range(20)))
+    assert {caller.principal for caller, _ in callers} == {f"corp:s{number}" for number in range(20)}
+    for _ in range(3):
+        with pytest.raises(SaiseiError, match="unauthenticated"):
+            await login.authenticate(token(key_id="unknown"))
+    assert provider.asked == ["/keys"]
+    monkeypatch.setattr(oidc, "KEYS_AGAIN_SECONDS", 0.0)
+    faults = [
+        (b"out of order", "500 Internal Server Error", {}),
+        (b"<html>", "200 OK", {}),
+        (b"[]", "200 OK", {}),
+        (b'{"keys": 1}', "200 OK", {}),
+        (b'{"keys": [1]}', "200 OK", {}),
+        (b" " * (2 * 1024 * 1024), "200 OK", {}),
+        # Another address is not the one that the operator trusts.
+        (b"", "302 Found", {"location": f"{origin}/elsewhere"}),
+    ]
+    for body, status, headers in faults:
+        provider.tells(body, status, **headers)
+        with pytest.raises(SaiseiError, match="unauthenticated"):
+            await login.authenticate(token(key_id="unknown"))
+        assert (await login.authenticate(token()))[0].principal == "corp:ann"
+    assert provider.asked == ["/keys"] * (1 + len(faults))
+    fresh = ec.generate_private_key(ec.SECP256R1())
+    provider.tells(
+        json.dumps({"keys": [{**ECAlgorithm.to_jwk(fresh.public_key(), as_dict=True), "kid": "new"}]}).encode()
+    )
+    assert (await login.authenticate(token(fresh, "ES256", "new")))[0].principal == "corp:ann"
+    with pytest.raises(SaiseiError, match="unauthenticated"):
+        await login.authenticate(token())
+
+
+async def test_keys_of_a_stranger(issuer: tuple[Issuer, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H-044: keys are believed only from a server whose certificate is known, and are not waited for without end."""
+    provider, origin = issuer
+    provider.tells(write_keys(tmp_path).read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(provider.pki.other_cert))
+    with pytest.raises(SaiseiError, match="unauthenticated"):
+        await provider.login(tmp_path, origin).authenticate(token())
+    assert provider.asked == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(provider.pki.ca))
+    monkeypatch.setattr(oidc, "FETCH_SECONDS", 0.2)
+    # The head says more than will come.
+    provider.stalls, provider.answer = True, b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"
+    with pytest.raises(SaiseiError, match="unauthenticated"):
+        await provider.login(tmp_path, origin).authenticate(token())
+    assert provider.asked == ["/keys"]
 
 
 async def test_a_host_takes_both(kit: Kit, tmp_path: Path) -> None:

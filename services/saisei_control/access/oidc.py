@@ -13,6 +13,8 @@ A file says which issuers are trusted, where their keys are, and which claims gi
     rights = ["read", "write"]
     claim = "groups"                    # without claim and value: each token of the provider
     value = "developers"
+
+The certificate behind `jwks_url` must be of a public authority, or of one in the file that SSL_CERT_FILE names.
 """
 
 from __future__ import annotations
@@ -127,9 +129,11 @@ class _Keys:
         self._lock = asyncio.Lock()
 
     async def find(self, key_id: str | None) -> jwt.PyJWK | None:
-        if self._is_old(KEYS_FRESH_SECONDS) or (key_id not in self._known and self._is_old(KEYS_AGAIN_SECONDS)):
+        if key_id not in self._known or self._is_old(KEYS_FRESH_SECONDS):
+            # Who comes while the keys are fetched waits for them too.
             async with self._lock:
-                if self._is_old(KEYS_AGAIN_SECONDS):
+                unknown = key_id not in self._known
+                if self._is_old(KEYS_FRESH_SECONDS) or (unknown and self._is_old(KEYS_AGAIN_SECONDS)):
                     await self._refresh()
         return self._known.get(key_id)
 
@@ -140,7 +144,8 @@ class _Keys:
         """Without an answer the known keys go on."""
         self._asked_at = time.monotonic()
         try:
-            document = json.loads(await self._read())
+            async with asyncio.timeout(FETCH_SECONDS):
+                document = json.loads(await self._read())
             found = {}
             for entry in document["keys"]:
                 if entry.get("use", "sig") != "sig":
