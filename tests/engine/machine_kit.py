@@ -31,6 +31,7 @@ from saisei_runtime.workflow.commands import (
     Release,
     RenewLease,
     Reply,
+    Requeue,
     SendEvent,
     StepCalled,
     Terminate,
@@ -150,6 +151,9 @@ class Rows:
 
     def reclaim(self, runtime: str = "runtime") -> Reply:
         return self.apply(Reclaim("incarnation", runtime))
+
+    def requeue(self) -> Reply:
+        return self.apply(Requeue("incarnation"))
 
     # --- what there is ---
 

@@ -67,7 +67,13 @@ class Model:
         return [name for name, step in self.steps.items() if step.answer is None]
 
 
+STEPS_AT_LEAST = 10_000
+
+
 class Machine(RuleBasedStateMachine):
+    # Rules that were run, in all examples together.
+    steps = 0
+
     @initialize()
     def create(self) -> None:
         self.rows = Rows()
@@ -128,6 +134,22 @@ class Machine(RuleBasedStateMachine):
             self.model.parked_on = None
         else:
             assert not isinstance(reply, Claimed)
+
+    @rule(waited=st.booleans())
+    def without_a_deployment(self, waited: bool) -> None:
+        """W-087: what nothing runs of is queued, unless it is parked or ends now; what runs is left alone."""
+        if waited:
+            self.rows.wall += 60_000 if self.model.context == "none" else 0
+        before = self.rows.row
+        reply = self.rows.requeue()
+        model, row = self.model, self.rows.row
+        if model.context != "none" or before.status in ("sleeping", "waiting") or model.end is not None:
+            assert (reply, row) == (Done(), before)
+        else:
+            assert row.status == "queued"
+            assert row.due_at_ms == (
+                before.due_at_ms if before.status == "queued" and before.due_at_ms else row.due_at_ms
+            )
 
     @rule(which=st.integers(0, 50))
     def a_former_owner_tries(self, which: int) -> None:
@@ -313,6 +335,7 @@ class Machine(RuleBasedStateMachine):
     def rows_agree(self) -> None:
         if not hasattr(self, "rows"):
             return
+        Machine.steps += 1
         row, model = self.rows.row, self.model
         assert (row.status in TERMINAL) == (model.end is not None)
         if model.end is not None:
@@ -348,6 +371,12 @@ class Machine(RuleBasedStateMachine):
 
 
 class TestMachine(Machine.TestCase):
-    """W-004, W-010, W-064, W-095, W-104, W-114, W-118, W-122, W-140, S-04, S-14, S-30: machine and model agree."""
+    """W-004, W-010, W-064, W-087, W-095, W-104, W-114, W-118, W-122, W-140, S-04, S-14, S-30: machine and model agree."""
 
-    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=400, stateful_step_count=50, deadline=None)
+
+    def runTest(self) -> None:  # noqa: N802 - the name that unittest gives it
+        Machine.steps = 0
+        super().runTest()
+        print("steps", Machine.steps)
+        assert Machine.steps >= STEPS_AT_LEAST

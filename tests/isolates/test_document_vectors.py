@@ -46,7 +46,7 @@ def expected(vector: dict[str, Any]) -> bytes:
 
 
 async def test_every_vector_is_what_the_file_says(lab: Any, make_workflow: Any) -> None:
-    """W-040 … W-042, W-045, W-047, W-049, Issue 5: each text becomes the bytes, or has the fault, that Python finds too.
+    """W-040 … W-042, W-045, W-047, W-049, Issue 5: each text becomes the bytes, or has the fault, that Python finds.
 
     The engine parses it, and an effect returns the value.
     """
