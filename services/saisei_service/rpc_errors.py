@@ -44,7 +44,12 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> SaiseiError:
             return SaiseiError("backend_unavailable", "a part of the Host did not answer; try again")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return SaiseiError("request_too_large", "the message is larger than the Host takes")
-        case _:
+        case grpc.StatusCode.UNKNOWN | grpc.StatusCode.INTERNAL:
+            # Our services give a reason with each refusal: without one, a connection or a dying process ended the call.
+            log.warning("a call ended without a reason", extra={"code": error.code().name, "said": error.details()})
+            return SaiseiError("backend_unavailable", "a part of the Host did not answer; try again")
+        case code:
+            log.error("a call failed", extra={"code": code.name, "said": error.details()})
             return SaiseiError("internal_error", "the Host failed; its log has the details")
 
 

@@ -317,6 +317,19 @@ class Host:
             await asyncio.sleep(0.01)
         raise AssertionError(f"{view} is not {statuses}")
 
+    async def until_steps(self, instance_id: str, count: int, workflow: str = "wf") -> None:
+        """Until so many steps are journaled; AssertionError after 30 s or more."""
+        for _ in range(3000):
+            if len((await self.engine.steps(workflow, instance_id))[0]) == count:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{instance_id} never had {count} steps")
+
+    async def idle_writes(self) -> None:
+        """Until everything that was asked of the journal by now is committed and told."""
+        await self.engine._journal.transact(lambda connection: None)
+        await asyncio.sleep(0)
+
     async def until_counted(self, status: str, count: int, workflow: str = "wf") -> None:
         """Until so many instances have the status; AssertionError after 30 s or more."""
         counts: dict[str, int] = {}

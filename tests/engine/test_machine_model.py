@@ -371,7 +371,7 @@ class Machine(RuleBasedStateMachine):
 
 
 class TestMachine(Machine.TestCase):
-    """W-004, W-010, W-064, W-087, W-095, W-104, W-114, W-118, W-122, W-140, S-04, S-14, S-30: machine and model agree."""
+    """W-004, W-010, W-064, W-087, W-095, W-104, W-114, W-118, W-122, W-140, S-04, S-14, S-30: they agree."""
 
     settings = settings(max_examples=400, stateful_step_count=50, deadline=None)
 
