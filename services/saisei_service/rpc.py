@@ -36,7 +36,8 @@ _CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     *_OPTIONS,
     # A killed service is back within a second; the default back-off would keep its clients away for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # For how long a server may take to answer a new connection, too: one that is busy, or on its way up, is not away.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # Channels inside one installation never share a subchannel with another by accident.
     ("grpc.use_local_subchannel_pool", 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import grpc
@@ -59,6 +60,34 @@ def test_what_is_no_longer_ours_is_not_withdrawn(tmp_path: Path) -> None:
     second.withdraw()
     second.withdraw()
     assert not (tmp_path / "a.sock").exists()
+
+
+async def test_a_server_that_is_slow_to_answer_is_waited_for(tmp_path: Path) -> None:
+    """Design 1: a connection that is not answered at once, by a process that is busy, fails no call."""
+    server, address = RpcServer(), f"unix:{tmp_path / 'a.sock'}"
+    await server.start([address])
+    relays: set[asyncio.Task[None]] = set()
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            target.write(data)
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.6)
+        far_reader, far_writer = await asyncio.open_unix_connection(tmp_path / "a.sock")
+        relays.update(asyncio.create_task(each) for each in (copy(reader, far_writer), copy(far_reader, writer)))
+
+    busy = await asyncio.start_unix_server(accept, tmp_path / "busy.sock")
+    try:
+        async with open_channel(f"unix:{tmp_path / 'busy.sock'}") as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    finally:
+        for relay in relays:
+            relay.cancel()
+        busy.close()
+        await server.stop(0)
 
 
 async def test_an_address_that_cannot_be_bound_fails_the_start(tmp_path: Path) -> None:
