@@ -1,19 +1,22 @@
-"""How many trivial one-step contexts the pool alone runs in a second, with a listener that answers at once.
+"""The isolates alone: contexts a second, kills, boots and memory, with a listener that answers at once.
 
-    python tests/bench/isolates.py [--contexts 5000] [--in-flight 50] [--steps 1]
+    python -m tests.bench.isolates [--contexts 5000] [--in-flight 50] [--steps 1]
 
-Prints one JSON object: rate, latency of a context in ms, how its stop was proven.
+Prints one JSON object and a table: `recycled` contexts leave their thread as they found it; `killed` ones change the
+realm, so each costs its thread, which is replaced; `cold` is the first context of a process that is not there yet.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import collections
 import json
 import os
 import statistics
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -29,9 +32,14 @@ from saisei_runtime.isolates.port import (
     WorkflowStart,
 )
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench.measure import percentile
+
 SOURCE = """
 export class Report {
   async run(event, step) {
+    %s
     let last;
     for (let i = 0; i < %d; i++) last = await step.do(`step-${i}`, async () => ({ n: event.params.n + i }));
     return last;
@@ -39,6 +47,9 @@ export class Report {
 }
 export default {};
 """
+POLLUTES = "Array.prototype.sum = function () { return this.length; };"
+IDLE_THREADS = 8
+COLD_STARTS = 5
 
 
 class InstantEngine:
@@ -46,7 +57,6 @@ class InstantEngine:
 
     def __init__(self) -> None:
         self.handles: dict[str, ContextHandle] = {}
-        self.early: dict[str, list[tuple[int, Resolve]]] = {}
         self.ends: dict[str, asyncio.Future[ContextEnd]] = {}
 
     def on_step(self, context_id: str, call_id: int, call: StepCall) -> None:
@@ -57,63 +67,125 @@ class InstantEngine:
         self.ends.pop(context_id).set_result(end)
 
 
-async def measure(contexts: int, in_flight: int, steps: int) -> dict[str, object]:
-    source = (SOURCE % steps).encode()
-    code = WorkerCode("v1", "w1", "main.mjs", {"main.mjs": Module("application/javascript+module", source)})
-    pool = IsolatePool(IsolateSettings())
-    engine = InstantEngine()
-    took: list[float] = []
-    proofs: collections.Counter[str] = collections.Counter()
-    numbers = iter(range(contexts + 400))
+class Contexts:
+    """Runs contexts of one Worker in a pool of its own; keeps how long each took and how long its stop proof, in ms."""
 
-    async def one(number: int) -> None:
-        name = f"c{number}"
-        begun = time.perf_counter()
-        engine.ends[name] = end = asyncio.get_running_loop().create_future()
-        start = WorkflowStart(name, code, "Report", name, b'{"n":1}')
-        engine.handles[name] = await pool.start_workflow(start, engine)
+    def __init__(self, settings: IsolateSettings, steps: int, before: str = "") -> None:
+        source = (SOURCE % (before, steps)).encode()
+        module = Module("application/javascript+module", source)
+        self._code = WorkerCode("v1", "w1", "main.mjs", {"main.mjs": module})
+        self._engine = InstantEngine()
+        self._count = 0
+        self.pool = IsolatePool(settings)
+        self.took: list[float] = []
+        self.proofs: list[float] = []
+
+    async def one(self) -> None:
+        self._count += 1
+        name = f"c{self._count}"
+        began = time.perf_counter()
+        self._engine.ends[name] = end = asyncio.get_running_loop().create_future()
+        start = WorkflowStart(name, self._code, "Report", name, b'{"n":1}')
+        self._engine.handles[name] = await self.pool.start_workflow(start, self._engine)
         ended = await end
-        del engine.handles[name]
+        del self._engine.handles[name]
         assert isinstance(ended.outcome, Completed), ended
-        took.append((time.perf_counter() - begun) * 1000)
-        proofs[ended.proof.kind.value] += 1
+        self.took.append((time.perf_counter() - began) * 1000)
+        self.proofs.append(ended.proof.milliseconds)
 
-    async def client(until: int) -> None:
-        for number in numbers:
-            await one(number)
-            if number >= until:
-                return
+    async def many(self, count: int, in_flight: int) -> float:
+        """Seconds for `count` contexts, so many at once; what was noted before is forgotten."""
+        self.took.clear()
+        self.proofs.clear()
+        numbers = iter(range(count))
 
-    await asyncio.gather(*(client(400 - in_flight) for _ in range(in_flight)))  # warm up
-    took.clear()
-    begun, cpu = time.perf_counter(), time.process_time()
-    await asyncio.gather(*(client(contexts + 400) for _ in range(in_flight)))
-    seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu
-    await pool.close()
-    took.sort()
-    return {
-        "contexts": len(took),
-        "steps_each": steps,
-        "in_flight": in_flight,
-        "contexts_per_second": round(len(took) / seconds, 1),
-        "latency_ms": {
-            "p50": round(statistics.median(took), 2),
-            "p99": round(took[int(len(took) * 0.99) - 1], 2),
-            "max": round(took[-1], 2),
-        },
-        "python_cpu_ms_each": round(cpu_seconds * 1000 / len(took), 3),
-        "proofs": dict(proofs),
-        "cores": os.cpu_count(),
+        async def client() -> None:
+            for _ in numbers:
+                await self.one()
+
+        began = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(min(in_flight, count))))
+        return time.perf_counter() - began
+
+    @property
+    def pid(self) -> int:
+        return next(iter(self.pool._isolates.values())).process.pid
+
+
+def resident_mb(pid: int) -> float:
+    """Proportional share of memory, in MB."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise AssertionError("no Pss line")
+
+
+def cpu_ms(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+
+
+async def rate(count: int, in_flight: int, steps: int, before: str = "") -> dict[str, float]:
+    contexts = Contexts(IsolateSettings(), steps, before)
+    await contexts.many(min(400, count), in_flight)
+    node, python = cpu_ms(contexts.pid), time.process_time()
+    seconds = await contexts.many(count, in_flight)
+    result = {
+        "contexts": count,
+        "contexts_per_second": count / seconds,
+        "p50_ms": percentile(contexts.took, 0.5),
+        "p99_ms": percentile(contexts.took, 0.99),
+        "stop_proof_p50_ms": percentile(contexts.proofs, 0.5),
+        "node_cpu_ms_each": (cpu_ms(contexts.pid) - node) / count,
+        "python_cpu_ms_each": (time.process_time() - python) * 1000 / count,
     }
+    await contexts.pool.close()
+    return result
+
+
+async def cold() -> dict[str, float]:
+    took = []
+    for _ in range(COLD_STARTS):
+        contexts = Contexts(IsolateSettings(), 1)
+        await contexts.one()
+        took.append(contexts.took[0])
+        await contexts.pool.close()
+    return {"starts": COLD_STARTS, "p50_ms": statistics.median(took), "max_ms": max(took)}
+
+
+async def memory() -> dict[str, float]:
+    """A process with one idle thread, and each further one, after they have run contexts."""
+    sizes = []
+    for threads in (1, IDLE_THREADS):
+        contexts = Contexts(IsolateSettings(warm_threads=threads, max_threads=threads), 1)
+        await contexts.many(threads * 100, threads)
+        sizes.append(resident_mb(contexts.pid))
+        await contexts.pool.close()
+    return {"process_with_one_thread_mb": sizes[0], "further_thread_mb": (sizes[1] - sizes[0]) / (IDLE_THREADS - 1)}
+
+
+async def measure(contexts: int, in_flight: int, steps: int) -> dict[str, Any]:
+    parts = {
+        "recycled": await rate(contexts, in_flight, steps),
+        "killed": await rate(max(50, contexts // 25), in_flight, steps, POLLUTES),
+        "cold": await cold(),
+        "memory": await memory(),
+    }
+    return {name: {key: round(value, 3) for key, value in figures.items()} for name, figures in parts.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contexts", type=int, default=5000)
     parser.add_argument("--in-flight", type=int, default=50)
     parser.add_argument("--steps", type=int, default=1)
     given = parser.parse_args()
-    print(json.dumps(uvloop.run(measure(given.contexts, given.in_flight, given.steps))))
+    figures = uvloop.run(measure(given.contexts, given.in_flight, given.steps))
+    for name, part in figures.items():
+        print(name, file=sys.stderr)
+        for key, value in part.items():
+            print(f"  {key:<32} {value:>12,.2f}", file=sys.stderr)
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
