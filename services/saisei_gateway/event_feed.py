@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +16,12 @@ from saisei_service.rpc_errors import from_rpc_error
 
 if TYPE_CHECKING:
     from saisei.runtime.v1.feed_pb2_grpc import EventFeedServiceAsyncStub
+
+
+log = logging.getLogger(__name__)
+
+# A call without readers is given up: it would hold up a runtime that stops.
+IDLE_SECONDS = 1.0
 
 
 class Listener(Protocol):
@@ -62,11 +69,21 @@ class Feed:
     def close(self, key: int) -> None:
         if self._listeners.pop(key, None) is not None:
             self._say(pb.FeedCommand(key=key, close=pb.FeedClose()))
+            self._left()
 
     async def stop(self) -> None:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+
+    def _left(self) -> None:
+        if not self._listeners:
+            asyncio.get_running_loop().call_later(IDLE_SECONDS, self._hang_up)
+
+    def _hang_up(self) -> None:
+        if not self._listeners and self._running is not None:
+            self._running.cancel()
+            self._running = None
 
     def _say(self, command: pb.FeedCommand) -> None:
         self._commands.append(command)
@@ -83,24 +100,38 @@ class Feed:
             error = from_rpc_error(failure)
         finally:
             call.cancel()
-            # A reader that opens from here on begins another call.
-            self._running = None
-            listeners, self._listeners = self._listeners, {}
-            for listener in listeners.values():
-                listener.on_failure(error)
+            if self._running is asyncio.current_task():
+                # A reader that opens from here on begins another call.
+                self._running = None
+                listeners, self._listeners = self._listeners, {}
+                for listener in listeners.values():
+                    listener.on_failure(error)
 
     def _dispatch(self, record: pb.FeedRecord) -> None:
         listener = self._listeners.get(record.key)
         if listener is None:
             return
+        try:
+            self._tell(listener, record)
+        except Exception as error:
+            # One reader's trouble is not that of all others in the call.
+            log.error("an event stream failed", exc_info=error)
+            self.close(record.key)
+            listener.on_failure(SaiseiError("internal_error", "The Host failed; its log has the details."))
+
+    def _tell(self, listener: Listener, record: pb.FeedRecord) -> None:
         if record.WhichOneof("record") == "failure":
-            del self._listeners[record.key]
+            self._ended(record.key)
             reason = record.failure.reason if record.failure.reason in ERROR_KINDS else "internal_error"
             listener.on_failure(SaiseiError(reason, record.failure.message))
             return
         if record.batch.ended:
-            del self._listeners[record.key]
+            self._ended(record.key)
         listener.on_batch(record.batch)
+
+    def _ended(self, key: int) -> None:
+        del self._listeners[key]
+        self._left()
 
 
 async def _requests(commands: list[pb.FeedCommand], ready: asyncio.Event) -> AsyncIterator[Any]:

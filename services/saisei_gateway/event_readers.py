@@ -251,10 +251,15 @@ class Tail:
         self._rest(batch, spent)
 
     def _rest(self, batch: Batch, spent: float) -> None:
+        if not self.readers:
+            # The last one has left, and has closed it.
+            return
         if batch.ended:
             self._hub.forget(self)
             for reader in list(self.readers):
                 reader.end()
+        elif self._hub.merged(self):
+            self.close()
         elif spent:
             asyncio.get_running_loop().call_later(min(REST * spent, REST_AT_MOST), self._hub.feed.pull, self._key)
         else:
@@ -286,11 +291,22 @@ class Readers:
         if tail is not None and tail.position <= position:
             self.feed.close(key)
         else:
-            # Another replica may be ahead of what this reader was told: then it has a tail of its own.
+            # The tail is ahead of what this reader was told, until it was here: so it has one of its own at first.
             tail = Tail(self, reader.name, key, position)
             self._tails.setdefault(reader.name, tail)
         tail.readers[reader] = None
         reader.tail = tail
+
+    def merged(self, tail: Tail) -> bool:
+        """Whether the readers of a tail could all go over to the one that their instance has."""
+        shared = self._tails.setdefault(tail.name, tail)
+        if shared is tail or shared.position > tail.position:
+            return False
+        for reader in tail.readers:
+            reader.tail = shared
+        shared.readers |= tail.readers
+        tail.readers.clear()
+        return True
 
     def leave(self, reader: Reader) -> None:
         tail, reader.tail = reader.tail, None

@@ -103,6 +103,25 @@ async def test_all_come_back_at_once(world: World, count: int) -> None:
         assert await one == whole[number % 6 :]
 
 
+async def test_readers_of_a_busy_instance_come_together(world: World, rng: random.Random) -> None:
+    """S-02, S-12, Issue 6: who attaches to a busy instance shares its tail soon, and misses nothing."""
+    await world.nothing_open()
+    instance_id = await world.scene("busy", {"many": 1000, "pause": 5})
+    readers = []
+    for number in range(24):
+        readers.append(asyncio.create_task(world.read(HTTP_FACES[number % 2], instance_id, number % 3)))
+        await asyncio.sleep(rng.uniform(0, 0.02))
+
+    async def _together() -> bool:
+        return await world.open_streams() == len(readers) and await world.open_subscriptions() == 1
+
+    await eventually(_together)
+    await world.terminate(instance_id)
+    whole = await world.read("grpc", instance_id)
+    for number, one in enumerate(readers):
+        assert await one == whole[number % 3 :]
+
+
 async def test_a_late_reader_of_a_shared_tail(world: World) -> None:
     """S-02, S-05, S-06, S-12: readers of one tail have cursors and filters of their own, also one beyond the end."""
     instance_id = await _parked(world, {"many": 2})

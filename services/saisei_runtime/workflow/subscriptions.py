@@ -177,7 +177,7 @@ class Subscription:
 
     def expect(self, newest: int) -> None:
         """The log goes on to `newest`: whoever has not come so far, and has not got it in the buffer, reads again."""
-        have = self._buffer[-1].event_id if self._buffer else self._cursor
+        have = self._buffer[-1].event_id if self._buffer else self.position
         if have < newest:
             self.wake(reread=True)
 
@@ -353,7 +353,7 @@ class Subscriptions:
         """Another runtime changed rows (None: any): their readers go to the table. Returns what watches look at."""
         named = list(self._tails) if incarnations is None else list(incarnations)
         for incarnation in named:
-            for subscription in self._tails.get(incarnation, ()):
+            for subscription in list(self._tails.get(incarnation, ())):
                 subscription.wake(reread=True)
         return named if self._watches else []
 
@@ -409,7 +409,7 @@ class Subscriptions:
                     self.touched(None)
                     break
                 for incarnation in part:
-                    for subscription in self._tails.get(incarnation, ()):
+                    for subscription in list(self._tails.get(incarnation, ())):
                         if incarnation in newest:
                             subscription.expect(newest[incarnation])
                         else:
