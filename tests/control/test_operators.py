@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
+import pytest
 from sqlalchemy import select, update
-from tests.control.kit import Builder, Client, Kit, eventually, ref, refused
+from tests.control.kit import Builder, Client, Kit, deployment_spec, eventually, ref, refused
 
 from saisei.control.v1 import admin_pb2 as pb
 from saisei.control.v1 import assignments_pb2
 from saisei.control.v1 import resources_pb2 as resources
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import urls
+from saisei_control.operations import work
 from saisei_control.store.schema import sealed_secrets
 
 AWAY = SaiseiError("backend_unavailable", "the proof is missing")
@@ -85,6 +88,107 @@ async def test_nothing_proven_is_nothing_left(kit: Kit, client: Client, build: B
     assert (settled.status, settled.effect) == (resources.OPERATION_STATUS_FAILED, resources.EFFECT_NONE)
     await kit.restart()
     assert await client.operation(operation.id) == settled
+
+
+async def reconciling(client: Client, operation: resources.Operation) -> resources.Operation:
+    async def look() -> bool:
+        return (await client.operation(operation.id)).status == resources.OPERATION_STATUS_RECONCILING
+
+    await eventually(look)
+    return operation
+
+
+async def stuck_create(kit: Kit, client: Client, build: Builder) -> resources.Operation:
+    """The create of a workflow that a runtime hosts, and then says nothing more of."""
+    worker = await build.worker()
+    kit.runtime.fails["Observe"] = AWAY
+    spec = {"worker": ref(worker), "className": "Flow"}
+    return await reconciling(client, await client.create(urls.DURABLE_WORKFLOW, "flow", spec))
+
+
+async def stuck_update(kit: Kit, client: Client, build: Builder) -> resources.Operation:
+    spec = {"worker": ref(await build.worker()), "className": "Flow"}
+    flow = await client.made(urls.DURABLE_WORKFLOW, "flow", spec)
+    kit.runtime.fails["Observe"] = AWAY
+    return await reconciling(client, await client.update(flow, 1, spec))
+
+
+async def hosted(kit: Kit, uid: str, expected: bool) -> None:
+    async def look() -> bool:
+        return (uid in kit.runtime.hosted) is expected
+
+    await eventually(look)
+
+
+async def test_a_create_that_succeeded_by_word(kit: Kit, client: Client, build: Builder) -> None:
+    """H-073, H-112, H-118: the Resource is idle, its generation realised; nothing that nobody saw is shown of it."""
+    operation = await stuck_create(kit, client, build)
+    settled = await resolve(kit, operation, pb.RESOLUTION_SUCCEEDED)
+    assert (settled.status, settled.effect) == (resources.OPERATION_STATUS_SUCCEEDED, resources.EFFECT_COMPLETE)
+    found = await client.get(operation.resource_uid)
+    assert (found.phase, found.generation, found.observed_generation) == (resources.PHASE_IDLE, 1, 1)
+    assert found.observed_json == "{}"
+    await hosted(kit, operation.resource_uid, True)
+    kit.runtime.fails.clear()
+    await client.deleted(operation.resource_uid)
+
+
+async def test_a_create_of_which_nothing_exists(kit: Kit, client: Client, build: Builder) -> None:
+    """H-108, H-112, H-118: what the operator says does not exist is not hosted later either; a PUT makes it anew."""
+    operation = await stuck_create(kit, client, build)
+    await hosted(kit, operation.resource_uid, True)
+    settled = await resolve(kit, operation, pb.RESOLUTION_FAILED_NONE)
+    assert (settled.status, settled.effect) == (resources.OPERATION_STATUS_FAILED, resources.EFFECT_NONE)
+    found = await client.get(operation.resource_uid)
+    assert (found.phase, found.observed_generation) == (resources.PHASE_ERROR, 0)
+    await hosted(kit, operation.resource_uid, False)
+    await kit.restart()
+    await hosted(kit, operation.resource_uid, False)
+    kit.runtime.fails.clear()
+    repaired = await client.settled(await client.update(operation.resource_uid, 1, json.loads(found.spec_json)))
+    assert repaired.status == resources.OPERATION_STATUS_SUCCEEDED
+    await hosted(kit, operation.resource_uid, True)
+    await client.deleted(operation.resource_uid)
+
+
+async def test_a_deployment_of_which_nothing_exists(
+    kit: Kit, client: Client, build: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WD-05, H-112, H-118: its Worker has no allocation then, and another Deployment may be made."""
+    worker = await build.worker()
+    spec = deployment_spec(worker, await build.version(worker))
+    monkeypatch.setattr(work, "PATIENCE_SECONDS", 0.1)
+    kit.runtime.acknowledges = False
+    operation = await client.create(urls.WORKER_DEPLOYMENT, "live", spec)
+    await reconciling(client, operation)
+    assert json.loads((await client.get(worker)).observed_json)["ready"]
+    await resolve(kit, operation, pb.RESOLUTION_FAILED_NONE)
+    kit.runtime.acknowledges = True
+    assert json.loads((await client.get(worker)).observed_json) == {"activeDeploymentUid": None, "ready": False}
+    await hosted(kit, operation.resource_uid, False)
+    await client.deleted(operation.resource_uid)
+    await client.made(urls.WORKER_DEPLOYMENT, "live", spec)
+
+
+async def test_an_update_by_word(kit: Kit, client: Client, build: Builder) -> None:
+    """H-112, H-116, H-118: an update is settled as complete or as partial, and never as if nothing of it were there: by
+    then runtimes were told of it.
+    """
+    operation = await stuck_update(kit, client, build)
+    assert (await refused(resolve(kit, operation, pb.RESOLUTION_FAILED_NONE))).reason == "invalid_request"
+    assert (await client.operation(operation.id)).status == resources.OPERATION_STATUS_RECONCILING
+    settled = await resolve(kit, operation, pb.RESOLUTION_FAILED_PARTIAL, "the new one is there, half")
+    assert (settled.status, settled.effect) == (resources.OPERATION_STATUS_FAILED, resources.EFFECT_PARTIAL)
+    found = await client.get(operation.resource_uid)
+    assert (found.phase, found.generation, found.observed_generation) == (resources.PHASE_ERROR, 2, 1)
+    again = await client.update(operation.resource_uid, 2, json.loads(found.spec_json))
+    await reconciling(client, again)
+    settled = await resolve(kit, again, pb.RESOLUTION_SUCCEEDED)
+    assert (settled.status, settled.generation) == (resources.OPERATION_STATUS_SUCCEEDED, 3)
+    found = await client.get(operation.resource_uid)
+    assert (found.phase, found.generation, found.observed_generation) == (resources.PHASE_IDLE, 3, 3)
+    kit.runtime.fails.clear()
+    await client.deleted(operation.resource_uid)
 
 
 async def test_only_a_reconciling_one_is_settled_by_hand(kit: Kit, client: Client, build: Builder) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection
 
 from saisei_contract.errors import SaiseiError
+from saisei_contract.forms import urls
+from saisei_contract.forms.worker_deployment import FORM as WORKER_DEPLOYMENT
 from saisei_contract.grammar import is_uid
 from saisei_contract.records import Action, Effect, OperationRecord, OperationStatus
 from saisei_control.access import audit
@@ -17,11 +19,19 @@ from saisei_control.access.audit import OPERATOR, Deed
 from saisei_control.access.rights import Caller
 from saisei_control.artifacts.custody import resource_owner
 from saisei_control.assignments import log
+from saisei_control.operations.effects import module_worker
 from saisei_control.operations.outcome import Done, Failed
 from saisei_control.operations.settle import settle
 from saisei_control.operations.work import Host
-from saisei_control.store.rows import StoredResource, find_operation, find_resource, operation_values
-from saisei_control.store.schema import operations
+from saisei_control.store.rows import (
+    StoredResource,
+    exact_spec,
+    find_operation,
+    find_resource,
+    operation_values,
+    update_operation,
+    update_resource,
+)
 
 
 class Resolution(Enum):
@@ -68,11 +78,7 @@ class Resolver:
             )
         now = self.host.clock.now_ms()
         settled = settle(connection, record, resource, self._outcome(record, resource, resolution, reason), now)
-        connection.execute(
-            update(operations)
-            .where(operations.c.id == record.id)
-            .values(lease_owner=None, lease_until=None, **operation_values(settled))
-        )
+        update_operation(connection, record.id, {"lease_owner": None, "lease_until": None, **operation_values(settled)})
         who = OPERATOR if caller is None else caller.principal
         detail = f"{resolution.value}: {reason}"
         deed = Deed(who, "operation.resolve", resource.record.space, resource.uid, record.id, detail)
@@ -88,12 +94,30 @@ class Resolver:
                 return Done(also=lambda connection: self._let_go(connection, resource))
             case Resolution.SUCCEEDED:
                 return Done()
+            case Resolution.FAILED_NONE if record.action is Action.CREATE:
+                return Failed(
+                    "settled_by_operator", message, also=lambda connection: self._take_back(connection, resource)
+                )
+            case Resolution.FAILED_NONE if record.action is Action.UPDATE:
+                raise SaiseiError(
+                    "invalid_request",
+                    "the Host itself has told its runtimes to host the new generation already, so something of the "
+                    "update is or will be there: settle it as failed-partial or succeeded",
+                )
             case Resolution.FAILED_NONE:
                 return Failed("settled_by_operator", message)
             case Resolution.FAILED_PARTIAL:
                 return Failed("settled_by_operator", message, Effect.PARTIAL)
             case _:
                 assert_never(resolution)
+
+    def _take_back(self, connection: Connection, resource: StoredResource) -> None:
+        """What does not exist is not to come about later: nothing is hosted until a PUT of the same UID (H-108)."""
+        log.unpublish(connection, resource)
+        update_resource(connection, resource.uid, {"facts_json": "{}"})
+        if resource.record.form == urls.WORKER_DEPLOYMENT:
+            worker_uid = WORKER_DEPLOYMENT.validate(exact_spec(resource)).worker_uid
+            module_worker.refresh(connection, worker_uid, self.host.clock.now_ms())
 
     def _let_go(self, connection: Connection, resource: StoredResource) -> None:
         """What the Host itself still keeps for a Resource that is gone."""

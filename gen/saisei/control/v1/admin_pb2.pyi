@@ -29,7 +29,9 @@ class _ResolutionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Resolution
     RESOLUTION_SUCCEEDED: _Resolution.ValueType  # 1
     """The effect is complete."""
     RESOLUTION_FAILED_NONE: _Resolution.ValueType  # 2
-    """Proven: nothing of the effect exists (H-116)."""
+    """Proven: nothing of the effect exists (H-116). Refused for an update with invalid_request: by then the Host has told its
+    runtimes to host the new generation. After a create nothing is hosted until a PUT of the same UID.
+    """
     RESOLUTION_FAILED_PARTIAL: _Resolution.ValueType  # 3
     """A part of the effect exists; PUT or DELETE of the same UID repairs it (H-108)."""
 
@@ -39,7 +41,9 @@ RESOLUTION_UNSPECIFIED: Resolution.ValueType  # 0
 RESOLUTION_SUCCEEDED: Resolution.ValueType  # 1
 """The effect is complete."""
 RESOLUTION_FAILED_NONE: Resolution.ValueType  # 2
-"""Proven: nothing of the effect exists (H-116)."""
+"""Proven: nothing of the effect exists (H-116). Refused for an update with invalid_request: by then the Host has told its
+runtimes to host the new generation. After a create nothing is hosted until a PUT of the same UID.
+"""
 RESOLUTION_FAILED_PARTIAL: Resolution.ValueType  # 3
 """A part of the effect exists; PUT or DELETE of the same UID repairs it (H-108)."""
 Global___Resolution: _TypeAlias = Resolution  # noqa: Y015
