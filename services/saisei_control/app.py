@@ -42,6 +42,7 @@ from saisei_control.settings import ControlSettings
 from saisei_control.store.store import Store
 from saisei_control.virtual_time import open_virtual_clock
 from saisei_service.clock import Clock, SystemClock
+from saisei_service.collector import keep_what_is_loaded
 from saisei_service.logs import configure_logs
 from saisei_service.rpc import RpcServer
 from saisei_service.settings import listen_addresses
@@ -172,4 +173,5 @@ async def _serve(settings: ControlSettings) -> None:
 def main() -> None:
     settings = ControlSettings()
     configure_logs("control", settings.log_level)
+    keep_what_is_loaded()
     uvloop.run(_serve(settings))

@@ -22,6 +22,7 @@ from saisei_gateway.metrics import Metrics
 from saisei_gateway.server import HttpServer
 from saisei_gateway.settings import GatewaySettings, split_address
 from saisei_gateway.tls import server_context
+from saisei_service.collector import keep_what_is_loaded
 from saisei_service.credentials import service_metadata
 from saisei_service.logs import configure_logs
 from saisei_service.rpc import open_channel
@@ -33,6 +34,7 @@ def main() -> None:
     settings = GatewaySettings()  # type: ignore[call-arg]  # the environment gives the rest
     configure_logs("gateway", settings.log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    keep_what_is_loaded()
     uvloop.run(run(settings))
 
 

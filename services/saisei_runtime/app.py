@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import gc
 import logging
 import os
 import signal
@@ -37,6 +36,7 @@ from saisei_runtime.workflow.engine import EngineSettings, WorkflowEngine
 from saisei_runtime.workflow.reads import Reads
 from saisei_runtime.workflow.replay_check import ReplayCheck
 from saisei_service.clock import Clock, SystemClock, VirtualClock
+from saisei_service.collector import keep_what_is_loaded
 from saisei_service.database import open_database
 from saisei_service.logs import configure_logs
 from saisei_service.rpc import RpcServer, open_channel
@@ -191,9 +191,5 @@ def main() -> None:
     settings = RuntimeSettings()
     configure_logs("runtime", settings.log_level)
     with ReplicaLock(settings.data_dir / "run" / f"{settings.runtime_id}.lock") as lock:
-        # What is loaded now stays for ever: the collector need not look at it again, and rarely at what follows, since
-        # the engine's values hold no cycles.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(20_000, 50, 50)
+        keep_what_is_loaded()
         uvloop.run(_serve(settings, lock.fd))
