@@ -35,7 +35,8 @@ from tests.support.postgres import host_databases
 POINTS = ("accepted", "dispatched", "done")
 SERVICES = ("control", "runtime", "gateway")
 LONG_ROUNDS = 20
-WITHIN_SECONDS = 60.0
+# For what never comes, on a machine of any speed.
+WITHIN_SECONDS = 240.0
 
 
 class Stage:
