@@ -2,7 +2,8 @@
 
     python -m tests.bench.isolates [--contexts 5000] [--in-flight 50] [--steps 1]
 
-Prints one JSON object and a table: `recycled` contexts leave their thread as they found it; `killed` ones change the
+Prints one JSON object and a table: `recycled` contexts leave their thread as they found it; `restored` ones extend
+builtins and globals as polyfills do, which is taken back; `killed` ones change the
 realm, so each costs its thread, which is replaced; `cold` is the first context of a process that is not there yet.
 """
 
@@ -47,7 +48,8 @@ export class Report {
 }
 export default {};
 """
-POLLUTES = "Array.prototype.sum = function () { return this.length; };"
+POLLUTES = "Object.setPrototypeOf(Map.prototype, Set.prototype);"
+POLYFILLS = "Array.prototype.sum = function () { return this.length; }; globalThis.app = {};"
 IDLE_THREADS = 8
 COLD_STARTS = 5
 
@@ -167,6 +169,7 @@ async def memory() -> dict[str, float]:
 async def measure(contexts: int, in_flight: int, steps: int) -> dict[str, Any]:
     parts = {
         "recycled": await rate(contexts, in_flight, steps),
+        "restored": await rate(contexts, in_flight, steps, POLYFILLS),
         "killed": await rate(max(50, contexts // 25), in_flight, steps, POLLUTES),
         "cold": await cold(),
         "memory": await memory(),

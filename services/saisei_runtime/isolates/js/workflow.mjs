@@ -14,7 +14,7 @@ import { DocumentFault, decodeDocument, encodeDocument } from "./documents.mjs";
 import { Graph, ModuleProblem } from "./modules.mjs";
 import { Environment } from "./environment.mjs";
 import { Steps } from "./step.mjs";
-import { isPristine } from "./pristine.mjs";
+import { isPristine, restore } from "./pristine.mjs";
 import { ownMessage, shorten, stackOf } from "./thrown.mjs";
 
 const { setImmediate, setTimeout } = hostTimers;
@@ -228,13 +228,15 @@ class Run {
       return;
     }
     const quiescent = activity.pending === 0 && activity.tainted === "";
-    const pristine = quiescent && isPristine();
+    const untouched = quiescent && isPristine();
+    const pristine = untouched || (quiescent && restore() && activity.pending === 0 && activity.tainted === "");
     const { role } = this;
     role.run = null;
     let why = "";
     if (!quiescent) why = activity.tainted !== "" ? activity.tainted : "native work is unfinished";
-    else if (!pristine) why = "the realm was changed";
+    else if (!pristine) why = "the realm was changed for good";
     else if (role.isWornOut()) why = "worn out";
+    else if (!untouched) why = "the realm was restored";
     this.send(`{"t":"ended","quiescent":${quiescent},"pristine":${pristine},"worn_out":${why === "worn out"},"why":${quote(why)}}`);
   };
 }
