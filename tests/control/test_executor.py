@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from sqlalchemy import select, update
 from tests.control.kit import TERMINAL, Builder, Client, Kit, eventually, ref
 
 from saisei.control.v1 import resources_pb2 as pb
 from saisei_contract.forms import urls
-from saisei_control.operations import retention
+from saisei_control.operations import retention, work
 from saisei_control.operations.executor import MAX_BACKOFF_MS, backoff_ms
 from saisei_control.store.schema import idempotency, operations, resources
 from saisei_control.store.store import Change
@@ -125,6 +126,32 @@ async def test_a_stop_that_meets_a_change_is_no_less_a_stop(kit: Kit) -> None:
         if waiting.cancel():
             await asyncio.wait([waiting])
             assert waiting.cancelled(), turns
+
+
+async def test_a_later_attempt_does_not_unmake_an_earlier_one(
+    kit: Kit, client: Client, build: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H-112, H-116, H-108: runtimes were told of an Endpoint before its Worker lost its Deployment: it failed with a
+    part of its effect, not with none; a delete of the same UID clears that away.
+    """
+    worker = await build.worker()
+    live = await build.deployment(worker, await build.version(worker, ["fetch"]))
+    monkeypatch.setattr(work, "PATIENCE_SECONDS", 0.05)
+    kit.runtime.acknowledges = False
+    operation = await client.create(urls.WORKER_ENDPOINT, "door", {"worker": ref(worker)})
+
+    async def reconciling() -> bool:
+        return (await client.operation(operation.id)).status == pb.OPERATION_STATUS_RECONCILING
+
+    await eventually(reconciling)
+    await client.delete(live, 1)
+    failed = await client.settled(operation)
+    assert (failed.status, failed.effect) == (pb.OPERATION_STATUS_FAILED, pb.EFFECT_PARTIAL)
+    assert failed.error.code == "dependency_conflict"
+    assert (await client.get(operation.resource_uid)).phase == pb.PHASE_ERROR
+    kit.runtime.acknowledges = True
+    await client.deleted(operation.resource_uid)
+    assert operation.resource_uid not in kit.runtime.hosted
 
 
 async def test_many_operations_at_once(client: Client) -> None:

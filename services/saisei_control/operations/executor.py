@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
@@ -261,7 +261,7 @@ class Executor:
         values: dict[str, object] = {"lease_owner": None, "lease_until": None}
         match outcome:
             case Done() | Failed():
-                record = settle(connection, stored.record, claim.resource, outcome, now)
+                record = settle(connection, stored.record, claim.resource, _proven(stored.record, outcome), now)
             case Again():
                 record = _again(stored.record, outcome, now)
                 values["due_at"] = self._system.now_ms() + backoff_ms(stored.attempts)
@@ -289,6 +289,13 @@ class Executor:
             .where(operations.c.lease_owner.startswith(f"{self._control_id}/", autoescape=True))
             .values(lease_owner=None, lease_until=None)
         )
+
+
+def _proven(record: OperationRecord, outcome: Done | Failed) -> Done | Failed:
+    """An attempt knows of itself only: what an earlier one began, and nobody took back, is still there (H-116)."""
+    if isinstance(outcome, Failed) and outcome.effect is Effect.NONE and record.effect is not Effect.NONE:
+        return replace(outcome, effect=Effect.PARTIAL)
+    return outcome
 
 
 def _again(record: OperationRecord, outcome: Again, now_ms: int) -> OperationRecord:
