@@ -20,7 +20,7 @@ import httpx
 
 from saisei_cli.connection import Connection
 from saisei_cli.failures import CommandFailure
-from saisei_cli.streams import END, read_sse
+from saisei_cli.streams import END, lines_of, read_sse
 
 Json = dict[str, Any]
 
@@ -262,7 +262,7 @@ class HostClient:
                     if response.status_code != httpx.codes.OK:
                         response.read()
                         raise _problem(response)
-                    for record in read_sse(response.iter_lines()):
+                    for record in read_sse(lines_of(response.iter_bytes())):
                         if record.type == END:
                             return
                         deadline = None

@@ -18,6 +18,18 @@ class Record:
     event: dict[str, Any]
 
 
+def lines_of(parts: Iterable[bytes]) -> Iterator[str]:
+    """Lines without their ends, of the parts of a UTF-8 body. Only LF ends one, after an optional CR.
+
+    Texts of events may hold U+0085, U+2028 and the like, which Python and its HTTP clients take for ends as well.
+    """
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r").decode()
+
+
 def read_sse(lines: Iterable[str]) -> Iterator[Record]:
     """Records of a `text/event-stream` body given as lines without their ends; comments (heartbeats) are dropped.
 

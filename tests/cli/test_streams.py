@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saisei_cli.streams import Record, read_ndjson, read_sse
+from saisei_cli.streams import Record, lines_of, read_ndjson, read_sse
 
 
 def test_sse_records_comments_and_the_end() -> None:
@@ -35,3 +35,12 @@ def test_ndjson_records_and_heartbeats() -> None:
     """Design 6: one object a line; empty lines are heartbeats; {"type":"end"} is the last."""
     lines = ['{"type":"workflow_queued","eventId":1}', "", '{"type":"end"}']
     assert [record.type for record in read_ndjson(lines)] == ["workflow_queued", "end"]
+
+
+def test_only_a_newline_ends_a_line() -> None:
+    """S-10, Design 6: separators that other places take for line ends stay in the text, wherever the parts are cut."""
+    body = 'event: a\ndata: {"t":"x\u0085\u2028\u2029y"}\r\n\n'.encode()
+    for size in (1, 2, 7, len(body)):
+        parts = [body[start : start + size] for start in range(0, len(body), size)]
+        (record,) = read_sse(lines_of(parts))
+        assert record.event == {"t": "x\u0085\u2028\u2029y"}

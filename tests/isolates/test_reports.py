@@ -10,7 +10,6 @@ from tests.isolates.conftest import answer
 
 from saisei_runtime.isolates.port import Completed, DoFailed, Failed, Park, StepCall, StepReply
 
-
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 THROWN = {
