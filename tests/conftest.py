@@ -17,8 +17,16 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 _numbers = count(1)
+
+# A pause of the machine in the middle of an example, or of its making, says nothing about the rule. What fails is
+# printed in a form that runs it again.
+settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None, print_blob=True
+)
+settings.load_profile("suite")
 
 # The cluster is started while services run in this process; gRPC's handlers around a fork have crashed it then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

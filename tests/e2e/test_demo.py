@@ -18,7 +18,7 @@ def test_the_demo_keeps_its_promises() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=400,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "no committed step ran twice" in done.stdout

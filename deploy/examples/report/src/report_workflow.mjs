@@ -49,8 +49,9 @@ export class ReportWorkflow {
     );
 
     const related = await step.do("correlate", async () => {
-      await mark(env, instanceId, "correlate");
-      await pause(env.CORRELATION_SECONDS);
+      const run = await mark(env, instanceId, "correlate");
+      // Whoever was cut off in the first run need not wait as long again.
+      if (run === 1) await pause(env.CORRELATION_SECONDS);
       return { massAndFlipper: correlation(parsed.series.body_mass_g, parsed.series.flipper_length_mm) };
     });
 
