@@ -16,7 +16,10 @@ from saisei_service.rpc_errors import from_rpc_error
 
 T = TypeVar("T")
 
+# The first attempt's, doubled with each further one: an inspection begins anew each time, so that on a slow machine one
+# deadline for all would let none of them end.
 INSPECT_SECONDS = 60.0
+MAX_INSPECT_SECONDS = 960.0
 STOP_SECONDS = 30.0
 # It ends by itself after about 10 s of replays, and a start of their process comes before.
 REPLAY_SECONDS = 30.0
@@ -35,11 +38,12 @@ class RuntimeFleet:
         for channel in self._channels:
             await channel.close()
 
-    async def inspect(self, request: admin_pb2.InspectVersionRequest) -> admin_pb2.InspectVersionResponse:
-        """Any replica can answer."""
-        return await self._first(
-            lambda stub: stub.InspectVersion(request, timeout=INSPECT_SECONDS, metadata=self._metadata)
-        )
+    async def inspect(
+        self, request: admin_pb2.InspectVersionRequest, attempt: int = 1
+    ) -> admin_pb2.InspectVersionResponse:
+        """Any replica can answer. `attempt` counts from 1."""
+        seconds = min(INSPECT_SECONDS * 2.0 ** min(attempt - 1, 10), MAX_INSPECT_SECONDS)
+        return await self._first(lambda stub: stub.InspectVersion(request, timeout=seconds, metadata=self._metadata))
 
     async def observe(self, workflow_uid: str, seconds: float) -> admin_pb2.ObserveResponse:
         request = admin_pb2.ObserveRequest(workflow_uid=workflow_uid)

@@ -10,6 +10,7 @@ from tests.control.kit import TERMINAL, Builder, Client, Kit, eventually, ref
 
 from saisei.control.v1 import resources_pb2 as pb
 from saisei_contract.forms import urls
+from saisei_control import runtime_client
 from saisei_control.operations import retention, work
 from saisei_control.operations.executor import MAX_BACKOFF_MS, backoff_ms
 from saisei_control.store.schema import idempotency, operations, resources
@@ -152,6 +153,26 @@ async def test_a_later_attempt_does_not_unmake_an_earlier_one(
     kit.runtime.acknowledges = True
     await client.deleted(operation.resource_uid)
     assert operation.resource_uid not in kit.runtime.hosted
+
+
+class Slow(asyncio.Event):
+    """Holds each call for as long as a slow machine would work on it."""
+
+    async def wait(self) -> bool:
+        await asyncio.sleep(1)
+        return True
+
+
+async def test_work_that_takes_longer_than_its_deadline(
+    kit: Kit, client: Client, build: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H-119: each attempt at an inspection begins anew; a deadline that is too short for the machine does not cut all
+    of them for ever.
+    """
+    monkeypatch.setattr(runtime_client, "INSPECT_SECONDS", 0.2)
+    kit.runtime.holds["InspectVersion"] = Slow()
+    assert await build.version(await build.worker())
+    assert len(kit.runtime.called("InspectVersion")) > 1
 
 
 async def test_many_operations_at_once(client: Client) -> None:

@@ -227,7 +227,7 @@ class Executor:
 
     async def _attempt(self, claim: _Claim) -> None:
         record = claim.operation.record
-        work = Work(self._host, record, claim.operation.principal, claim.resource)
+        work = Work(self._host, record, claim.operation.principal, claim.resource, claim.operation.attempts)
         effect = effect_of(claim.resource.record.form)
         try:
             outcome = await (effect.remove(work) if record.action is Action.DELETE else effect.apply(work))

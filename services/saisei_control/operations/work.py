@@ -51,6 +51,8 @@ class Work:
     # Whose mutation it is.
     principal: str
     resource: StoredResource
+    # This attempt's number, from 1.
+    attempt: int = 1
 
     async def publish(self, body: assignments_pb2.Assignment) -> int:
         """Publishes the Resource's assignment; from then on the effect has begun."""

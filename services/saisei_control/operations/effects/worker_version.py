@@ -48,7 +48,7 @@ class WorkerVersionEffect:
             )
         facts = bundle.facts
         try:
-            found = await work.host.fleet.inspect(_inspection(work.resource.uid, spec, facts))
+            found = await work.host.fleet.inspect(_inspection(work.resource.uid, spec, facts), work.attempt)
         except SaiseiError as error:
             return Again("backend_unavailable", error.detail or error.kind.title, dispatched=False)
         problem = _problem(found) or _difference(spec, found)
