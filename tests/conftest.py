@@ -103,7 +103,7 @@ def postgres_url() -> Iterator[str]:
 
         _run(binaries / "initdb", "-D", data, "-U", "saisei", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
         options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections=200 -c fsync=off"
-        _run(binaries / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start")
+        _run(binaries / "pg_ctl", "-D", data, "-w", "-t", "110", "-l", folder / "log", "-o", options, "start")
         try:
             yield f"postgresql+psycopg://saisei@/postgres?host={folder}"
         finally:

@@ -19,6 +19,10 @@ DISCOVERY_PATH = "/.well-known/takoform/v2"
 
 async def until_serving(address: str) -> None:
     """Returns once the gRPC health service at `address` says SERVING; the caller bounds the wait."""
+    if address.startswith("unix:"):
+        # A socket is shown once its server answers; who tries before has to back off first.
+        while not Path(address.removeprefix("unix:")).exists():  # noqa: ASYNC110, ASYNC240 - a look at a local file
+            await asyncio.sleep(_POLL_SECONDS)
     async with open_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         while True:
