@@ -19,7 +19,9 @@ from saisei_cli.client import HostClient, HostError, HostUnreachable
 
 KINDS = ("do", "retry", "sleep", "wait")
 HOLDS = ("hold in a step", "hold between steps", "hold in a sleep", "hold in a wait", "hold in a retry")
+# For what never comes, on a machine of any speed.
 PATIENCE_SECONDS = 300.0
+STORY_SECONDS = 1_800.0
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,25 @@ def tell(host: DevHost, seed: int, size: Size, postgres_url: str | None) -> Stor
     watched = rng.sample(sorted(story.kinds), min(size.watched, size.instances))
     with ThreadPoolExecutor(48) as pool, ThreadPoolExecutor(len(watched)) as readers:
         tasks: list[Future[None]] = []
+        reading: list[Future[None]] = []
+
+        def one(instance_id: str) -> None:
+            chance = random.Random(f"{seed} {instance_id}")
+            work.create(instance_id, chance)
+            if instance_id in watched:
+                reading.append(readers.submit(work.watch, instance_id))
+            work.go_on(instance_id, chance)
+
         for number, instance_id in enumerate(story.kinds):
             if number == size.instances // 5:
                 faults.start()
-            tasks.append(pool.submit(work.one, instance_id, random.Random(f"{seed} {instance_id}")))
-            if instance_id in watched:
-                tasks.append(readers.submit(work.watch, instance_id))
+            tasks.append(pool.submit(one, instance_id))
         faults.finish()
         began = time.monotonic()
         for task in tasks:
-            task.result(PATIENCE_SECONDS)
+            task.result(STORY_SECONDS)
+        for task in reading:
+            task.result(STORY_SECONDS)
         eventually(work.all_ended, within_seconds=PATIENCE_SECONDS, every_seconds=0.25)
         print("faults:", "; ".join(faults.done), "- the rest took", round(time.monotonic() - began, 1), "s")
     story.faults = faults.done
@@ -97,12 +108,15 @@ class _Work:
         self._uid = uid
         self._story = story
 
-    def one(self, instance_id: str, rng: random.Random) -> None:
-        """Creates an instance and does with it what its kind is for."""
+    def create(self, instance_id: str, rng: random.Random) -> None:
         kind, rounds = self._story.kinds[instance_id], self._story.size.rounds
         time.sleep(rng.uniform(0, 0.2))
         params = {"kind": kind, "rounds": 1 if kind in HOLDS else rounds}
         self._until_answered(lambda: self._client.create_instance(self._uid, instance_id, params), "instance_exists")
+
+    def go_on(self, instance_id: str, rng: random.Random) -> None:
+        """Does with it what its kind is for."""
+        kind, rounds = self._story.kinds[instance_id], self._story.size.rounds
         if kind == "wait":
             for number in range(rounds):
                 time.sleep(rng.uniform(0, 0.08))
@@ -119,13 +133,6 @@ class _Work:
             self._story.terminated_at[instance_id] = len(list(self._events(instance_id)))
 
     def watch(self, instance_id: str) -> None:
-        def exists() -> bool:
-            try:
-                return bool(self._client.instance(self._uid, instance_id))
-            except (HostError, HostUnreachable) as error:
-                raise AssertionError(str(error)) from error
-
-        eventually(exists, within_seconds=PATIENCE_SECONDS)
         self._story.watched[instance_id] = list(self._events(instance_id))
 
     def all_ended(self) -> bool:

@@ -159,7 +159,10 @@ async def test_an_unverified_version_makes_a_workflow_wait(kit: Kit, client: Cli
 
 
 async def test_two_sides_never_both_become_effective(client: Client, build: Builder) -> None:
-    """WD-06: a Deployment without the class and a workflow that needs it, at once: at most one succeeds."""
+    """WD-06, DW-04: a Deployment without the class and a workflow that needs it, at once: at most one succeeds.
+
+    What was accepted before the conflict was known tells it through its Operation only.
+    """
     for number in range(5):
         worker = await build.worker()
         version = await build.version(worker, ["fetch"], [])
@@ -171,6 +174,8 @@ async def test_two_sides_never_both_become_effective(client: Client, build: Buil
         accepted = [await client.settled(answer) for answer in answers if not isinstance(answer, Exception)]
         succeeded = [item for item in accepted if item.status == pb.OPERATION_STATUS_SUCCEEDED]
         assert len(succeeded) == 1
+        others = {item.error.code for item in accepted if item.status == pb.OPERATION_STATUS_FAILED}
+        assert others <= {"dependency_conflict"}
 
 
 async def test_a_workflow_is_immutable(client: Client, build: Builder) -> None:

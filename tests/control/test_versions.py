@@ -212,6 +212,28 @@ async def test_lost_secrets_are_never_replaced_silently(kit: Kit, client: Client
     assert (await refused(deployment)).reason == "dependency_conflict"
 
 
+async def test_a_selected_version_that_loses_its_readiness_is_shown(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-11, WV-08: Deployment and Worker show it; new attachments are refused; a fit Version heals it."""
+    worker, bundle = await build.worker(), await build.bundle(["fetch"])
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": ["fetch"], "requiredSensitiveVars": ["A"]}
+    uid = await client.made(VERSION, "version", spec, secrets={"A": "1"})
+    deployment = await build.deployment(worker, uid)
+    assert json.loads((await client.get(worker)).observed_json)["ready"] is True
+    (kit.folder / "seal.key").unlink()
+    await kit.restart()
+    await client.settled(await client.update(uid, 1, spec))
+    shown = json.loads((await client.get(deployment)).observed_json)
+    assert (shown["ready"], shown["active"]) == (False, True)
+    assert json.loads((await client.get(worker)).observed_json) == {"activeDeploymentUid": deployment, "ready": False}
+    door = client.create(urls.WORKER_ENDPOINT, "door", {"worker": ref(worker)})
+    assert (await refused(door)).reason == "dependency_conflict"
+    other = await build.version(worker, ["fetch"])
+    await client.settled(await client.update(deployment, 1, deployment_spec(worker, other)))
+    assert json.loads((await client.get(deployment)).observed_json)["ready"] is True
+    assert json.loads((await client.get(worker)).observed_json)["ready"] is True
+    assert await client.made(urls.WORKER_ENDPOINT, "door", {"worker": ref(worker)})
+
+
 async def test_private_inputs_may_be_given_again(kit: Kit, client: Client, build: Builder) -> None:
     """H-154, H-045: the original map changes nothing, another conflicts, and after the end it is operation_terminal."""
     worker, bundle = await build.worker(), await build.bundle()

@@ -21,11 +21,13 @@ class ModuleWorkerEffect:
 
 
 def observe(connection: Connection, worker_uid: str) -> dict[str, object]:
-    """MW-01."""
+    """MW-01, WD-11: ready while each Version that is selected is."""
     deployment = allocation.active_deployment(connection, worker_uid)
     if deployment is None:
         return {"activeDeploymentUid": None, "ready": False}
-    return {"activeDeploymentUid": deployment.uid, "ready": True}
+    versions = [live_resource(connection, uid) for uid in allocation.active_versions(deployment)]
+    ready = all(version is not None and bool(version.facts.get("ready")) for version in versions)
+    return {"activeDeploymentUid": deployment.uid, "ready": ready}
 
 
 def refresh(connection: Connection, worker_uid: str, now_ms: int) -> None:

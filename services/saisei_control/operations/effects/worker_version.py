@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from sqlalchemy import Connection
@@ -9,13 +10,16 @@ from sqlalchemy import Connection
 from saisei.control.v1 import assignments_pb2
 from saisei.runtime.v1 import admin_pb2
 from saisei_contract.errors import SaiseiError
+from saisei_contract.forms import urls
 from saisei_contract.forms.worker_version import FORM, WorkerVersionSpec
 from saisei_contract.records import Phase
 from saisei_control.assignments.log import is_assigned
+from saisei_control.operations.effects import module_worker
 from saisei_control.operations.outcome import Again, Done, Failed, Outcome
 from saisei_control.operations.work import Work
+from saisei_control.resources import allocation
 from saisei_control.secrets.vault import SecretsLost
-from saisei_control.store.rows import StoredResource, exact_spec, live_resource, update_resource
+from saisei_control.store.rows import StoredResource, dump, exact_spec, live_resource, update_resource
 
 _BINDING_KINDS = {
     "kvBindings": assignments_pb2.BINDING_KIND_KV,
@@ -36,7 +40,7 @@ class WorkerVersionEffect:
             return Failed(
                 "secrets_unavailable",
                 "The secrets of this WorkerVersion are lost on this Host; create a new one with its secrets.",
-                also=lambda connection: _drop_readiness(connection, work.resource.uid),
+                also=lambda connection: _drop_readiness(connection, work, spec),
             )
         bundle_uid = spec.bundle_uid
         bundle = await work.until(lambda connection: _settled_bundle(connection, bundle_uid))
@@ -102,9 +106,18 @@ def _has_secrets(connection: Connection, work: Work, spec: WorkerVersionSpec) ->
         return False
 
 
-def _drop_readiness(connection: Connection, uid: str) -> None:
-    """WV-08: not selectable any more; what is uncertain is not shown at all (F-11)."""
+def _drop_readiness(connection: Connection, work: Work, spec: WorkerVersionSpec) -> None:
+    """WV-08: not selectable any more; what is uncertain is not shown at all (F-11).
+
+    WD-11: what had selected it, and its Worker, show that they are not ready.
+    """
+    uid, now = work.resource.uid, work.host.clock.now_ms()
     update_resource(connection, uid, {"facts_json": "{}", "observed_json": "{}"})
+    for deployment in allocation.attached(connection, spec.worker_uid, urls.WORKER_DEPLOYMENT):
+        if uid in allocation.active_versions(deployment):
+            observed = json.loads(deployment.record.observed_json) | {"ready": False}
+            update_resource(connection, deployment.uid, {"observed_json": dump(observed), "observed_at": now})
+    module_worker.refresh(connection, spec.worker_uid, now)
 
 
 def _settled_bundle(connection: Connection, uid: str) -> StoredResource | None:
