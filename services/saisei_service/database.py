@@ -42,15 +42,17 @@ class Database:
         self.writer.dispose()
 
 
-def open_database(url: str, *, writer_connections: int = 1) -> Database:
-    """Opens (and for SQLite creates) the database."""
+def open_database(url: str, *, writer_connections: int = 1, writer_cache_kib: int = 64_000) -> Database:
+    """Opens (and for SQLite creates) the database. The writer's cache is filled as the database grows, and kept."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database is None or parsed.database == ":memory:":
             raise ValueError("a SQLite database needs a file: sqlite:////folder/file.db")
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         return Database(
-            writer=_sqlite_engine(url, connections=writer_connections, begin="BEGIN IMMEDIATE", cache_kib=64_000),
+            writer=_sqlite_engine(
+                url, connections=writer_connections, begin="BEGIN IMMEDIATE", cache_kib=writer_cache_kib
+            ),
             # The system's own cache stands behind each of them; a long log read once must not stay here four times.
             reader=_sqlite_engine(url, connections=READER_CONNECTIONS, begin="BEGIN", cache_kib=4_000),
         )

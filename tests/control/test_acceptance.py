@@ -9,6 +9,7 @@ from tests.control.kit import SPACE, Builder, Client, Kit, eventually, ref, refu
 
 from saisei.control.v1 import resources_pb2 as pb
 from saisei_contract.forms import urls
+from saisei_control.store.rows import update_resource
 
 WORKER = urls.MODULE_WORKER
 
@@ -141,6 +142,27 @@ async def test_stale_and_missing_generations(client: Client) -> None:
     for malformed in (-1, 9_007_199_254_740_992):
         assert (await refused(client.update(uid, malformed, {}))).reason == "invalid_request"
     assert (await client.get(uid)).generation == 1
+
+
+async def test_the_last_generation(kit: Kit, client: Client) -> None:
+    """H-005, H-072: a generation that has reached the largest integer is not wrapped: mutations are refused, and so
+    says a preview.
+    """
+    largest = 9_007_199_254_740_991
+    assert kit.app is not None
+    for generation, accepted in ((largest - 1, True), (largest, False)):
+        uid = await client.made(WORKER, f"n{generation}", {})
+        values = {"generation": generation, "observed_generation": generation}
+        await kit.app.store.write(lambda connection, uid=uid, values=values: update_resource(connection, uid, values))
+        if accepted:
+            assert (await client.settled(await client.update(uid, generation, {}))).generation == largest
+        for call in (client.update(uid, largest, {}), client.delete(uid, largest)):
+            assert (await refused(call)).reason == "generation_conflict"
+        preview = pb.PreviewUpdate(uid=uid, expected_generation=largest, spec_json="{}")
+        verdict = await client.call(client.resources.PreviewMutation, pb.PreviewMutationRequest(update=preview))
+        assert [error.code for error in verdict.errors] == ["generation_conflict"]
+        found = await client.get(uid)
+        assert (found.generation, found.phase) == (largest, pb.PHASE_IDLE)
 
 
 async def test_one_of_two_updates_wins(client: Client) -> None:

@@ -20,7 +20,7 @@ from saisei_contract.forms.worker_endpoint import endpoint_output
 from saisei_contract.forms.worker_version import FORM as WORKER_VERSION
 from saisei_contract.grammar import is_uid
 from saisei_contract.records import Action, OperationRecord, Phase
-from saisei_contract.strict_json import JsonObject
+from saisei_contract.strict_json import MAX_INTEGER, JsonObject
 from saisei_contract.wire import CreateInput, UpdateInput
 from saisei_control.access import audit
 from saisei_control.access.audit import Deed
@@ -406,7 +406,7 @@ def visible_for_writing(connection: Connection, caller: Caller, uid: str) -> Sto
 
 
 def check_current(connection: Connection, stored: StoredResource, generation: int) -> None:
-    """Tombstone, then busy, then generation (H-036, H-091, H-102)."""
+    """Tombstone, then busy, then generation (H-005, H-036, H-091, H-102)."""
     if stored.deleted_at_ms is not None:
         raise SaiseiError("gone", "the Resource was deleted")
     busy = unfinished_operation(connection, stored.uid)
@@ -417,3 +417,5 @@ def check_current(connection: Connection, stored: StoredResource, generation: in
     current = stored.record.generation
     if generation != current:
         raise SaiseiError("generation_conflict", f"the expected generation is {generation}, the current one {current}")
+    if current >= MAX_INTEGER:
+        raise SaiseiError("generation_conflict", f"the generation {current} is the last one; no change can follow it")

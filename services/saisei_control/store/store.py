@@ -27,6 +27,8 @@ T = TypeVar("T")
 MIGRATIONS = Path(__file__).parent / "migrations"
 # A bound of what one commit carries, so that the first caller of a burst does not wait for all of it.
 GROUP_LIMIT = 64
+# Enough for the upper levels of every index: what a mutation touches is new or was touched just before.
+WRITER_CACHE_KIB = 8_000
 # With the connection of `peek` as many as the pool has.
 READER_THREADS = READER_CONNECTIONS - 1
 # Several control replicas on PostgreSQL take turns, as SQLite's write lock makes them do: every check inside a write
@@ -73,7 +75,7 @@ class Store:
     @classmethod
     def open(cls, url: str) -> Store:
         """Opens the database and brings its schema to the newest version."""
-        database = open_database(url)
+        database = open_database(url, writer_cache_kib=WRITER_CACHE_KIB)
         migrate(database, MIGRATIONS)
         return cls(database)
 
