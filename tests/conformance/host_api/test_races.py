@@ -27,7 +27,7 @@ from tests.conformance.kit import (
 )
 
 COPIES = 50
-ROUNDS = 30
+ROUNDS = 20
 
 
 def at_once(*calls: Callable[[], httpx.Response]) -> list[httpx.Response]:
