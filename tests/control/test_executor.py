@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
@@ -11,7 +12,7 @@ from tests.control.kit import TERMINAL, Builder, Client, Kit, eventually, ref
 from saisei.control.v1 import resources_pb2 as pb
 from saisei_contract.forms import urls
 from saisei_control import runtime_client
-from saisei_control.operations import retention, work
+from saisei_control.operations import executor, retention, work
 from saisei_control.operations.executor import MAX_BACKOFF_MS, backoff_ms
 from saisei_control.store.schema import idempotency, operations, resources
 from saisei_control.store.store import Change
@@ -119,7 +120,7 @@ async def test_a_stop_that_meets_a_change_is_no_less_a_stop(kit: Kit) -> None:
     assert kit.app is not None
     changes = kit.app.store.changes
     for turns in range(6):
-        waiting = asyncio.create_task(changes.wait(Change.DUE, 60))
+        waiting = asyncio.create_task(changes.wait(changes.next(Change.DUE), 60))
         await asyncio.sleep(0.001)
         changes.notify()
         for _ in range(turns):
@@ -173,6 +174,37 @@ async def test_work_that_takes_longer_than_its_deadline(
     kit.runtime.holds["InspectVersion"] = Slow()
     assert await build.version(await build.worker())
     assert len(kit.runtime.called("InspectVersion")) > 1
+
+
+async def test_what_is_accepted_during_a_look_is_seen(
+    kit: Kit, client: Client, build: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H-119: nothing that falls due while others are being claimed waits for the next look of the idle."""
+    assert kit.app is not None
+    monkeypatch.setattr(executor, "IDLE_SECONDS", 600.0)
+    claim = kit.app.store.write
+
+    async def slowly(job: Any, tells: Change = Change.ANYTHING) -> Any:
+        answer = await claim(job, tells)
+        if tells is Change.NOTHING:
+            # The second one is accepted here, after the look and before the wait.
+            monkeypatch.setattr(kit.app.store, "write", claim)
+            late.append(await client.create(urls.MODULE_WORKER, "late", {}))
+        return answer
+
+    late: list[pb.Operation] = []
+    spec = {"worker": ref(await build.worker()), "bundle": ref(await build.bundle()), "handlers": []}
+    hold = kit.runtime.holds["InspectVersion"] = asyncio.Event()
+    monkeypatch.setattr(kit.app.store, "write", slowly)
+    early = await client.create(urls.WORKER_VERSION, "early", spec)
+
+    async def came() -> bool:
+        return bool(late)
+
+    await eventually(came)
+    assert (await client.settled(late[0])).status == pb.OPERATION_STATUS_SUCCEEDED
+    hold.set()
+    await client.settled(early)
 
 
 async def test_many_operations_at_once(client: Client) -> None:

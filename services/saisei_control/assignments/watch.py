@@ -47,6 +47,7 @@ class Replicas:
             sent = after_revision
             told_at = -KEEP_ALIVE_SECONDS
             while not self._stopping.is_set():
+                changed = self._store.changes.next(Change.HOSTING)
                 batch = await self._store.read(partial(read_after, revision=sent, limit=_PAGE))
                 for message in batch:
                     sent = message.revision
@@ -56,7 +57,7 @@ class Replicas:
                 if batch or time.monotonic() - told_at >= KEEP_ALIVE_SECONDS:
                     told_at = time.monotonic()
                     yield assignments_pb2.Assignment(revision=sent, caught_up=True)
-                await self._store.changes.wait(Change.HOSTING, _POLL_SECONDS)
+                await self._store.changes.wait(changed, _POLL_SECONDS)
         finally:
             renewal.cancel()
 
@@ -66,11 +67,14 @@ class Replicas:
     async def wait_effective(self, revision: int, seconds: float) -> bool:
         """True once each live replica, and at least one, has made `revision` effective; False after `seconds`."""
         deadline = time.monotonic() + seconds
+        changes = self._store.changes
+        changed = changes.next(Change.HOSTING)
         while not await self._store.read(lambda connection: self._is_effective(connection, revision)):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            await self._store.changes.wait(Change.HOSTING, min(left, _POLL_SECONDS))
+            await changes.wait(changed, min(left, _POLL_SECONDS))
+            changed = changes.next(Change.HOSTING)
         return True
 
     def _is_effective(self, connection: Connection, revision: int) -> bool:

@@ -129,6 +129,7 @@ class Executor:
 
     async def _claim_loop(self) -> None:
         while True:
+            changed = self._store.changes.next(Change.DUE)
             try:
                 wait_seconds = await self._claim_due()
             except SaiseiError:
@@ -137,7 +138,7 @@ class Executor:
                 # Whatever it is: without this loop nothing that was accepted would ever be carried out.
                 log.exception("due Operations could not be claimed")
                 wait_seconds = IDLE_SECONDS
-            await self._store.changes.wait(Change.DUE, wait_seconds)
+            await self._store.changes.wait(changed, wait_seconds)
             # Whatever else is accepted meanwhile is claimed with it.
             await asyncio.sleep(GATHER_SECONDS)
 

@@ -85,11 +85,14 @@ class Work:
     async def until(self, ready: Callable[[Connection], T | None]) -> T | None:
         """The first value of `ready` that is not None, or None when the patience of this attempt is over."""
         deadline = time.monotonic() + PATIENCE_SECONDS
+        changes = self.host.store.changes
+        changed = changes.next(Change.STATE)
         while (found := await self.host.store.read(ready)) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            await self.host.store.changes.wait(Change.STATE, min(left, _POLL_SECONDS))
+            await changes.wait(changed, min(left, _POLL_SECONDS))
+            changed = changes.next(Change.STATE)
         return found
 
     def _begin(self, connection: Connection) -> None:

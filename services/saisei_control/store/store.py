@@ -245,12 +245,16 @@ class Changes:
             self._events[change].set()
             self._events[change] = asyncio.Event()
 
-    async def wait(self, change: Change, seconds: float) -> None:
-        """Returns at the next write of this process that may have changed it, or after `seconds`.
+    def next(self, change: Change) -> asyncio.Event:
+        """Is set at the next write of this process, from now on, that may have changed it. `change` is one of them.
 
-        That bounds the delay of other processes' writes. `change` is one of them.
+        Whoever looks and then waits takes it before the look: what is written in between is then not missed.
         """
-        event = self._events[change]
+        return self._events[change]
+
+    @staticmethod
+    async def wait(changed: asyncio.Event, seconds: float) -> None:
+        """Returns once `changed` is set, or after `seconds`: that bounds the delay of other processes' writes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await event.wait()
+                await changed.wait()
