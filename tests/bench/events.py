@@ -156,17 +156,19 @@ class Bench:
 
     # --- many readers of one instance ---
 
+    async def start(self) -> None:
+        """The process of the clients, before gRPC has threads here."""
+        self._clients = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.bench.event_clients", json.dumps(asdict(self.connect))),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+
     async def attach(self, face: str, class_name: str, instance_id: str) -> None:
         """ACTIVE readers in the process of the clients, once each has its first event."""
-        if self._clients is None:
-            self._clients = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.bench.event_clients", json.dumps(asdict(self.connect))),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
         workflow = self._host.workflows[class_name]
         job = {"face": face, "workflow": workflow, "instance": instance_id, "count": ACTIVE}
-        assert self._clients.stdin is not None
+        assert self._clients is not None and self._clients.stdin is not None
         self._clients.stdin.write(json.dumps(job).encode() + b"\n")
         assert await self._said() == {"attached": ACTIVE}
 
@@ -416,6 +418,7 @@ WORKLOADS: dict[str, Workload] = {"E1": fan_out, "E2": latency, "E3": idle, "E4"
 async def run(names: list[str]) -> dict[str, Figures]:
     with BenchHost() as host:
         bench = Bench(host)
+        await bench.start()
         found = {}
         for name in names:
             found[name] = {key: round(value, 2) for key, value in (await WORKLOADS[name](bench)).items()}

@@ -129,7 +129,10 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
             while (event := await subscription.next()) is not None:
                 message = _event(event)
                 if several > 0:
-                    message.following.extend(map(_event, subscription.drain(several, BATCH_BYTES - len(event.json))))
+                    rest = subscription.drain(several, BATCH_BYTES - len(event.json))
+                    if rest:
+                        first, message = message, pb.InstanceEvent(following=map(_event, rest))
+                        message.MergeFrom(first)
                 yield message
         finally:
             subscription.close()
@@ -201,13 +204,17 @@ def _instance(view: InstanceView) -> pb.Instance:
 
 
 def _event(event: EventRecord) -> pb.InstanceEvent:
-    return pb.InstanceEvent(
-        event_id=event.event_id,
-        type=event.type,
-        timestamp_ms=event.timestamp_ms,
-        instance_id=event.instance_id,
-        event_json=event.json,
-    )
+    """Made once for all readers of a tail: nobody changes it."""
+    message = event.message
+    if not isinstance(message, pb.InstanceEvent):
+        event.message = message = pb.InstanceEvent(
+            event_id=event.event_id,
+            type=event.type,
+            timestamp_ms=event.timestamp_ms,
+            instance_id=event.instance_id,
+            event_json=event.json,
+        )
+    return message
 
 
 def _step(step: StepView) -> pb.Step:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow import log
@@ -28,23 +28,29 @@ BUFFER_BYTES = 1024 * 1024
 # What goes out in one message, to those who take several events at a time.
 BATCH_EVENTS = 256
 BATCH_BYTES = 256 * 1024
-# Readers woken in one turn of the event loop. When more are to be woken, fan-out rests for a multiple of the time that
-# each turn took: the work of the instances goes on in between, and what happens meanwhile goes out together.
-WAKE_AT_ONCE = 4
+# So many readers of an instance are woken at once. Of more, a few in each turn of the event loop; then fan-out rests
+# for a multiple of the time that the turn took. So the work of the instances goes on in between and always has two
+# thirds of the process, and what happens meanwhile goes out together.
+FEW = 4
+WAKE_AT_ONCE = 2
 REST = 2.0
 # Incarnations in one question for their newest events.
 _HEADS_AT_ONCE = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EventRecord:
-    """`json` is the whole event object of contract 4: instanceId, eventId, timestamp, type and the type's members."""
+    """`json` is the whole event object of contract 4: instanceId, eventId, timestamp, type and the type's members.
+
+    All readers of a tail get the same object; `message` is what the first of them has made of it for the wire.
+    """
 
     event_id: int
     type: str
     timestamp_ms: int
     instance_id: str
     json: bytes
+    message: object = field(default=None, repr=False, compare=False)
 
 
 class Subscription:
@@ -325,7 +331,7 @@ class Subscriptions:
                     watch.feed(after.instance_id, after.status, now_ms)
 
     def _wake_soon(self, tail: Mapping[Subscription, None]) -> None:
-        if len(tail) <= WAKE_AT_ONCE:
+        if len(tail) <= FEW:
             for subscription in list(tail):
                 subscription.wake()
             return
