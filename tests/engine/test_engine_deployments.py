@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from engine_fakes import CrashError, Hold, Host, holds, returns_nothing, sleeps
 
 from saisei_runtime.isolates.port import Lost, RetryPolicy
@@ -159,8 +160,12 @@ async def test_a_drain_without_proof_is_no_success(host: Host) -> None:
         await slow.stop()
 
 
-async def test_a_context_that_keeps_dying_is_kept_apart(host: Host) -> None:
-    """W-154, Issue 5: lost twice in a row, the next context asks for a process to itself; a step that ends forgives."""
+async def test_a_context_that_keeps_dying_is_kept_apart(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    """W-154, Issue 5: lost twice in a row, the next context asks for a process to itself; a step that ends forgives.
+
+    The Worker's log tells it.
+    """
+    caplog.set_level("WARNING", "saisei_runtime.worker")
     deaths = [2, 1]
 
     def program(event, step):
@@ -177,3 +182,5 @@ async def test_a_context_that_keeps_dying_is_kept_apart(host: Host) -> None:
     await host.engine.create("wf", "i", None)
     await host.until("i", "complete")
     assert [start.alone for start in host.pool.started] == [False, False, True, False]
+    told = [record for record in caplog.records if "lost 2 times in a row" in record.getMessage()]
+    assert [record.__dict__["instance"] for record in told] == ["i"]

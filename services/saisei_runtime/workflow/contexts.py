@@ -15,6 +15,7 @@ from functools import partial
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import CodeSource
+from saisei_runtime.isolates.contexts import log_worker_line
 from saisei_runtime.isolates.port import (
     ContextEnd,
     ContextHandle,
@@ -123,6 +124,8 @@ class Contexts:
             instance.lease_until_ms,
         )
         self.begun += 1
+        if instance.losses >= LOSSES_ALONE:
+            self._tell_losses(run, instance, class_name)
         self.runs[run.incarnation] = run
         self._by_context[run.context_id] = run
         task = asyncio.get_running_loop().create_task(self._start(run, instance, class_name))
@@ -130,6 +133,20 @@ class Contexts:
         task.add_done_callback(self._starting.discard)
         if self._tick is None:
             self._schedule_tick()
+
+    def _tell_losses(self, run: Run, instance: Instance, class_name: str) -> None:
+        """Where the Worker's own lines are, so that its author sees what the Host sees."""
+        text = (
+            f"the instance's context was lost {instance.losses} times in a row, without a step that ended in between: "
+            "does its code run out of memory? It is tried again, after a longer pause each time"
+        )
+        about = {
+            "version": run.version_uid,
+            "workflow": run.workflow_uid,
+            "class": class_name,
+            "instance": run.instance_id,
+        }
+        log_worker_line(run.worker_uid, run.context_id, "warning", text, about)
 
     async def _start(self, run: Run, instance: Instance, class_name: str) -> None:
         try:
