@@ -177,26 +177,31 @@ async def test_work_that_takes_longer_than_its_deadline(
 
 
 async def test_what_is_accepted_during_a_look_is_seen(
-    kit: Kit, client: Client, build: Builder, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H-119: nothing that falls due while others are being claimed waits for the next look of the idle."""
     assert kit.app is not None
     monkeypatch.setattr(executor, "IDLE_SECONDS", 600.0)
-    claim = kit.app.store.write
+    # From here on nothing but these two writes, which would wake the claim loop by accident.
+    kit.runtime.acknowledges = False
+    write, attempt, hold = kit.app.store.write, executor.Executor._attempt, asyncio.Event()
+    late: list[pb.Operation] = []
 
-    async def slowly(job: Any, tells: Change = Change.ANYTHING) -> Any:
-        answer = await claim(job, tells)
+    async def accepts_another(job: Any, tells: Change = Change.ANYTHING) -> Any:
+        answer = await write(job, tells)
         if tells is Change.NOTHING:
-            # The second one is accepted here, after the look and before the wait.
-            monkeypatch.setattr(kit.app.store, "write", claim)
+            monkeypatch.setattr(kit.app.store, "write", write)
             late.append(await client.create(urls.MODULE_WORKER, "late", {}))
         return answer
 
-    late: list[pb.Operation] = []
-    spec = {"worker": ref(await build.worker()), "bundle": ref(await build.bundle()), "handlers": []}
-    hold = kit.runtime.holds["InspectVersion"] = asyncio.Event()
-    monkeypatch.setattr(kit.app.store, "write", slowly)
-    early = await client.create(urls.WORKER_VERSION, "early", spec)
+    async def held(self: Any, claim: Any) -> None:
+        if claim.resource.record.name == "early":
+            await hold.wait()
+        await attempt(self, claim)
+
+    monkeypatch.setattr(executor.Executor, "_attempt", held)
+    monkeypatch.setattr(kit.app.store, "write", accepts_another)
+    early = await client.create(urls.MODULE_WORKER, "early", {})
 
     async def came() -> bool:
         return bool(late)
@@ -205,6 +210,7 @@ async def test_what_is_accepted_during_a_look_is_seen(
     assert (await client.settled(late[0])).status == pb.OPERATION_STATUS_SUCCEEDED
     hold.set()
     await client.settled(early)
+    kit.runtime.acknowledges = True
 
 
 async def test_many_operations_at_once(client: Client) -> None:
