@@ -94,7 +94,7 @@ async def test_who_is_woken(store: Store) -> None:
     woken: list[Change] = []
 
     async def wait(change: Change) -> None:
-        await store.changes.wait(change, 60)
+        await store.changes.wait(store.changes.next(change), 60)
         woken.append(change)
 
     for tells in (Change.DUE, Change.STATE, Change.HOSTING, Change.DUE | Change.STATE):
