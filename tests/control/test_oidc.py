@@ -275,7 +275,7 @@ async def test_keys_of_a_stranger(issuer: tuple[Issuer, str], tmp_path: Path, mo
         await provider.login(tmp_path, origin).authenticate(token())
     assert provider.asked == []
     monkeypatch.setenv("SSL_CERT_FILE", str(provider.pki.ca))
-    monkeypatch.setattr(oidc, "FETCH_SECONDS", 0.2)
+    monkeypatch.setattr(oidc, "FETCH_SECONDS", 1.5)  # time enough to connect and to ask
     # The head says more than will come.
     provider.stalls, provider.answer = True, b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"
     with pytest.raises(SaiseiError, match="unauthenticated"):
