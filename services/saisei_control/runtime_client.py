@@ -16,13 +16,13 @@ from saisei_service.rpc_errors import from_rpc_error
 
 T = TypeVar("T")
 
-# The first attempt's, doubled with each further one: an inspection begins anew each time, so that on a slow machine one
-# deadline for all would let none of them end.
+# Both are the first attempt's, doubled with each further one: this work begins anew each time, and on a slow machine
+# one deadline for all of them would let none end.
 INSPECT_SECONDS = 60.0
-MAX_INSPECT_SECONDS = 960.0
-STOP_SECONDS = 30.0
 # It ends by itself after about 10 s of replays, and a start of their process comes before.
 REPLAY_SECONDS = 30.0
+MAX_SECONDS = 960.0
+STOP_SECONDS = 30.0
 USE_SECONDS = 5.0
 
 
@@ -42,19 +42,20 @@ class RuntimeFleet:
         self, request: admin_pb2.InspectVersionRequest, attempt: int = 1
     ) -> admin_pb2.InspectVersionResponse:
         """Any replica can answer. `attempt` counts from 1."""
-        seconds = min(INSPECT_SECONDS * 2.0 ** min(attempt - 1, 10), MAX_INSPECT_SECONDS)
+        seconds = _patience(INSPECT_SECONDS, attempt)
         return await self._first(lambda stub: stub.InspectVersion(request, timeout=seconds, metadata=self._metadata))
 
     async def observe(self, workflow_uid: str, seconds: float) -> admin_pb2.ObserveResponse:
         request = admin_pb2.ObserveRequest(workflow_uid=workflow_uid)
         return await self._first(lambda stub: stub.Observe(request, timeout=seconds, metadata=self._metadata))
 
-    async def check_replay(self, worker_uid: str, version_uids: Sequence[str]) -> admin_pb2.CheckReplayResponse:
-        """Recorded histories against Versions (WD-10). Any replica can answer."""
+    async def check_replay(
+        self, worker_uid: str, version_uids: Sequence[str], attempt: int = 1
+    ) -> admin_pb2.CheckReplayResponse:
+        """Recorded histories against Versions (WD-10). Any replica can answer. `attempt` counts from 1."""
+        seconds = _patience(REPLAY_SECONDS, attempt)
         request = admin_pb2.CheckReplayRequest(worker_uid=worker_uid, version_uids=version_uids)
-        return await self._first(
-            lambda stub: stub.CheckReplay(request, timeout=REPLAY_SECONDS, metadata=self._metadata)
-        )
+        return await self._first(lambda stub: stub.CheckReplay(request, timeout=seconds, metadata=self._metadata))
 
     async def in_use(self, worker_uid: str, version_uid: str) -> int:
         """Contexts and invocations of a Version that are under way in all replicas (WV-13)."""
@@ -88,3 +89,7 @@ class RuntimeFleet:
             return await asyncio.gather(*(call(stub) for stub in self._stubs))
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
+
+
+def _patience(first_seconds: float, attempt: int) -> float:
+    return min(first_seconds * 2.0 ** min(attempt - 1, 10), MAX_SECONDS)

@@ -167,13 +167,17 @@ class Slow(asyncio.Event):
 async def test_work_that_takes_longer_than_its_deadline(
     kit: Kit, client: Client, build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """H-119: each attempt at an inspection begins anew; a deadline that is too short for the machine does not cut all
-    of them for ever.
+    """H-119: each attempt at an inspection and at a replay begins anew; a deadline that is too short for the machine
+    does not cut all of them for ever.
     """
     monkeypatch.setattr(runtime_client, "INSPECT_SECONDS", 0.2)
-    kit.runtime.holds["InspectVersion"] = Slow()
-    assert await build.version(await build.worker())
-    assert len(kit.runtime.called("InspectVersion")) > 1
+    monkeypatch.setattr(runtime_client, "REPLAY_SECONDS", 0.2)
+    worker = await build.worker()
+    for name in ("InspectVersion", "CheckReplay"):
+        kit.runtime.holds[name] = Slow()
+    assert await build.deployment(worker, await build.version(worker))
+    for name in ("InspectVersion", "CheckReplay"):
+        assert len(kit.runtime.called(name)) > 1
 
 
 async def test_what_is_accepted_during_a_look_is_seen(

@@ -72,7 +72,7 @@ async def _contradictions(work: Work, spec: WorkerDeploymentSpec) -> Outcome | N
     if not coming:
         return None
     try:
-        found = await work.host.fleet.check_replay(spec.worker_uid, coming)
+        found = await work.host.fleet.check_replay(spec.worker_uid, coming, work.attempt)
     except SaiseiError as error:
         return Again("backend_unavailable", error.detail or error.kind.title, dispatched=False)
     if not found.mismatches:
