@@ -28,6 +28,7 @@ from saisei_runtime.hosting.retirement import Retirement
 from saisei_runtime.hosting.state import HostedState
 from saisei_runtime.hosting.use import VersionUse
 from saisei_runtime.hosting.watch import AssignmentWatch
+from saisei_runtime.isolates.metrics import metrics
 from saisei_runtime.isolates.pool import IsolatePool, IsolateSettings
 from saisei_runtime.serving.invoke import Serving
 from saisei_runtime.settings import RuntimeSettings
@@ -162,6 +163,9 @@ class RuntimeApp:
             listen_addresses(self._settings.runtime_listen, self._settings.runtime()),
             self._settings.listener_credentials(),
         )
+        listen = self._settings.metrics_address()
+        if listen is not None:
+            metrics.serve(*listen)
         log.info("the runtime is ready", extra={"runtime_id": self._settings.runtime_id})
         return ports
 

@@ -17,9 +17,20 @@ class RuntimeSettings(ServiceSettings):
     # Whether Workers may `fetch` public addresses, and names that they may also reach inside (comma-separated).
     egress: bool = True
     egress_allowed_hosts: str = ""
+    # Where `GET /metrics` answers, `host:port`; "": nowhere. For the operator's own network.
+    runtime_metrics_listen: str = ""
 
     def allowed_hosts(self) -> frozenset[str]:
         return frozenset(name.strip().lower() for name in self.egress_allowed_hosts.split(",") if name.strip())
+
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port, or None. ValueError for what is no `host:port`."""
+        if not self.runtime_metrics_listen:
+            return None
+        host, colon, port = self.runtime_metrics_listen.rpartition(":")
+        if not colon or not port.isascii() or not port.isdigit():
+            raise ValueError("SAISEI_RUNTIME_METRICS_LISTEN is host:port")
+        return host.strip("[]"), int(port)
 
     def database_url(self) -> str:
         return self.runtime_database_url or f"sqlite:///{self.data_dir.absolute()}/runtime.db"

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from saisei_runtime.isolates.calls import BindingCalls
 from saisei_runtime.isolates.egress import Egress, EgressCalls
+from saisei_runtime.isolates.metrics import metrics
 from saisei_runtime.isolates.port import (
     BindingHost,
     Completed,
@@ -208,14 +209,15 @@ class RunningContext:
     def _await_silence(self) -> None:
         if self._grace is None:
             within = self._thread.process.settings.quiet_within
-            self._grace = self._loop.call_later(within, self._thread.terminate)
+            self._grace = self._loop.call_later(within, self._thread.terminate, "it did not fall silent")
 
     # --- the end ---
 
     def _fell_silent(self, frame: Ended) -> None:
+        metrics.checked(frame.took)
         if self._thread.killing or not (frame.quiescent and frame.pristine):
             # A changed realm may run the tenant's code whenever the host's runs: only a join proves the stop.
-            self._thread.terminate()
+            self._thread.terminate(frame.why)
             return
         self._end(ProofKind.QUIESCENT, frame.why, reusable=not frame.worn_out)
 
@@ -234,6 +236,7 @@ class RunningContext:
         took = (time.perf_counter() - self._decided_at) * 1000 if self._decided_at else 0.0
         proof = prove(kind, self.context_id, took, why)
         outcome = self._outcome or self._asked or Lost(why or "the thread ended by itself")
+        metrics.context_ended(outcome, kind, why or self._thread.why, took / 1000)
         self._on_end(reusable)
         self._listener.on_ended(self.context_id, ContextEnd(outcome, proof))
         if self.finished is not None and not self.finished.done():

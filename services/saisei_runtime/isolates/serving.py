@@ -264,7 +264,7 @@ class ServingThread:
             return
         if self._loop.time() - self._heard > self._process.settings.serve_stalled_after:
             log_worker_line(self._code.worker_uid, "", "error", "A fetch handler blocked its thread; it was ended.")
-            self._thread.terminate()
+            self._thread.terminate("stalled")
             return
         self._thread.send(Ping(0))
         self._pinging = self._loop.call_later(1.0, self._ping)

@@ -10,6 +10,7 @@ import { Buffer } from "node:buffer";
 import {
   ArrayPush,
   ObjectFreeze,
+  ObjectSetPrototypeOf,
   ReflectApply,
   ReflectConstruct,
   ReflectDefineProperty,
@@ -17,6 +18,7 @@ import {
   SafeUint8Array,
   TypedArrayBuffer,
   TypedArrayByteLength,
+  TypedArrayByteOffset,
   TypedArraySet,
   TypedArrayTag,
   newList,
@@ -80,13 +82,12 @@ const unescaped = (/** @type {string} */ name) =>
 
 /** RFC 7578 as the Fetch standard reads it: parts with a name, files with a filename, no transfer encodings. */
 function multipart(/** @type {Uint8Array} */ bytes, /** @type {string} */ boundary) {
-  const encoder = new TextEncoder();
-  const delimiter = encoder.encode(`--${boundary}`);
+  const delimiter = ReflectApply(encode, encoder, [`--${boundary}`]);
   const blank = new SafeUint8Array([CR, LF, CR, LF]);
   const form = new TheFormData();
   let at = find(bytes, delimiter, 0);
   if (at < 0) throw malformed();
-  const inner = encoder.encode(`\r\n--${boundary}`);
+  const inner = ReflectApply(encode, encoder, [`\r\n--${boundary}`]);
   at += delimiter.length;
   for (;;) {
     if (bytes[at] === DASH && bytes[at + 1] === DASH) return form;
@@ -127,6 +128,105 @@ function formData(/** @type {Uint8Array} */ bytes, /** @type {string} */ type) {
   return form;
 }
 
+const encoder = new TextEncoder();
+const { encode } = TextEncoder.prototype;
+const TheStream = ReadableStream;
+const { enqueue, close } = ReadableByteStreamController.prototype;
+const requestOf = own(ReadableByteStreamController.prototype, "byobRequest").get;
+const { respond } = ReadableStreamBYOBRequest.prototype;
+const bufferOf = own(ArrayBuffer.prototype, "byteLength").get;
+const dataViewBuffer = own(DataView.prototype, "buffer").get;
+const dataViewOffset = own(DataView.prototype, "byteOffset").get;
+const dataViewLength = own(DataView.prototype, "byteLength").get;
+const { asyncIterator } = Symbol;
+
+/** A copy of what one step of an async iterable gave: text as UTF-8, or bytes. */
+function bytesOf(/** @type {unknown} */ value) {
+  if (typeof value === "string") return ReflectApply(encode, encoder, [value]);
+  if (TypedArrayTag(value) === "Uint8Array") return new SafeUint8Array(/** @type {Uint8Array} */ (value));
+  if (TypedArrayTag(value) !== undefined) {
+    const view = /** @type {Uint8Array} */ (value);
+    return new SafeUint8Array(new SafeUint8Array(TypedArrayBuffer(view), TypedArrayByteOffset(view), TypedArrayByteLength(view)));
+  }
+  try {
+    ReflectApply(bufferOf, value, []); // throws for all but an ArrayBuffer
+    return new SafeUint8Array(new SafeUint8Array(/** @type {ArrayBuffer} */ (value)));
+  } catch {
+    // not one
+  }
+  try {
+    const buffer = ReflectApply(dataViewBuffer, value, []);
+    const from = ReflectApply(dataViewOffset, value, []);
+    return new SafeUint8Array(new SafeUint8Array(buffer, from, ReflectApply(dataViewLength, value, [])));
+  } catch {
+    throw new SafeTypeError("a body's async iterable may only give strings, buffers and views of them");
+  }
+}
+
+/** The stream of an async iterable, read step by step as it is wanted. */
+function streamOf(/** @type {any} */ iterable, /** @type {Function} */ start) {
+  const iterator = ReflectApply(start, iterable, []);
+  const { next } = iterator;
+  const source = /** @type {any} */ ({
+    __proto__: null,
+    type: "bytes",
+    async pull(/** @type {any} */ controller) {
+      for (;;) {
+        const step = await ReflectApply(next, iterator, []);
+        if (step.done) {
+          ReflectApply(close, controller, []);
+          const request = ReflectApply(requestOf, controller, []);
+          if (request !== null) ReflectApply(respond, request, [0]);
+          return;
+        }
+        const bytes = bytesOf(step.value);
+        if (TypedArrayByteLength(bytes) > 0) {
+          ReflectApply(enqueue, controller, [bytes]);
+          return;
+        }
+      }
+    },
+    async cancel(/** @type {unknown} */ reason) {
+      const end = iterator.return;
+      if (typeof end === "function") await ReflectApply(end, iterator, [reason]);
+    },
+  });
+  return new TheStream(source, /** @type {any} */ ({ __proto__: null }));
+}
+
+const isStream = (/** @type {object} */ value) => {
+  try {
+    ReflectApply(lockedOf, value, []);
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+/** A body that is an async iterable as the stream that it is sent as; any other body as it is. */
+function bodyFrom(/** @type {unknown} */ body) {
+  if (typeof body !== "object" || body === null || isStream(body)) return body;
+  const start = /** @type {any} */ (body)[asyncIterator];
+  return typeof start === "function" ? streamOf(body, start) : body;
+}
+
+/** The arguments of a constructor with the body that Node understands: its own way with async iterables needs the global `Buffer`. */
+function withBody(/** @type {string} */ name, /** @type {any[]} */ args) {
+  if (name === "Response") {
+    if (args.length > 0) args[0] = bodyFrom(args[0]);
+    return args;
+  }
+  const init = args[1];
+  if (init === null || (typeof init !== "object" && typeof init !== "function")) return args;
+  const { body } = init;
+  const made = bodyFrom(body);
+  if (made === body) return args;
+  const value = /** @type {any} */ ({ __proto__: null, value: made, writable: true, enumerable: true, configurable: true });
+  args[1] = ObjectSetPrototypeOf({}, init);
+  ReflectDefineProperty(args[1], "body", value);
+  return args;
+}
+
 /** How many constructors of Node's are at work. */
 let working = 0;
 /** All that these take from `Buffer`. It is harmless in anybody's hands. */
@@ -149,9 +249,10 @@ function lendCounter() {
     const handler = {
       __proto__: null,
       construct(/** @type {any} */ target, /** @type {any[]} */ args, /** @type {Function} */ newTarget) {
+        const given = withBody(name, args);
         working++;
         try {
-          return ReflectConstruct(target, args, newTarget);
+          return ReflectConstruct(target, given, newTarget);
         } finally {
           working--;
         }

@@ -3,6 +3,7 @@
 import util from "node:util";
 import { ArrayJoin, ArrayPush, StringSlice, StringToWellFormed, newList, quote } from "./intrinsics.mjs";
 import { withoutHostPlaces } from "./thrown.mjs";
+import { needMuchStack } from "./stack.mjs";
 
 const { inspect } = util;
 const MAX_LINE = 4_096;
@@ -63,8 +64,10 @@ export class TenantConsole {
   surface() {
     const at =
       (/** @type {string} */ level) =>
-      (/** @type {unknown[]} */ ...values) =>
+      (/** @type {unknown[]} */ ...values) => {
+        needMuchStack();
         this.line(level, values);
+      };
     const silent = () => {};
     return {
       log: at("info"),
@@ -79,6 +82,7 @@ export class TenantConsole {
       groupCollapsed: at("info"),
       groupEnd: silent,
       assert: (/** @type {unknown} */ condition, /** @type {unknown[]} */ ...values) => {
+        needMuchStack();
         if (!condition) this.line("error", ["Assertion failed", ...values]);
       },
       count: silent,

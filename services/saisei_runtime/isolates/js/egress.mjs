@@ -16,6 +16,7 @@ import {
 } from "./intrinsics.mjs";
 import { IncomingBody, OutgoingBody, cutOff } from "./streams.mjs";
 import { resolveWith } from "./step.mjs";
+import { needMuchStack, needStack } from "./stack.mjs";
 
 const own = (/** @type {object} */ owner, /** @type {PropertyKey} */ key) =>
   uncurryThis(/** @type {any} */ (Object.getOwnPropertyDescriptor(owner, key)).get);
@@ -76,6 +77,7 @@ export class Egress {
       new SafePromise((resolve, reject) => this.#start(new TenantRequest(resource, init), resolve, reject));
     return {
       fetch(/** @type {any} */ resource, /** @type {any} */ init = undefined) {
+        needMuchStack();
         return start(resource, init);
       },
     }.fetch;
@@ -117,6 +119,7 @@ export class Egress {
   }
 
   #abort(/** @type {number} */ id, /** @type {unknown} */ reason) {
+    needStack();
     const exchange = MapGet(this.exchanges, id);
     if (exchange === undefined) return;
     this.send(`{"t":"out_abort","id":${id}}`);

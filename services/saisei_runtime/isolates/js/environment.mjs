@@ -17,6 +17,7 @@ import {
   quote,
 } from "./intrinsics.mjs";
 import { decodeDocument } from "./documents.mjs";
+import { needStack } from "./stack.mjs";
 import { resolveWith } from "./step.mjs";
 import { workflowBinding } from "./bindings/workflow.mjs";
 
@@ -70,6 +71,7 @@ export class Environment {
    * @returns {Promise<T>}
    */
   call(binding, method, args, body, done, sealed = false) {
+    needStack();
     return new SafePromise((resolve, reject) => {
       if (this.closed) return; // nothing of a closed scope settles
       const id = ++this.lastCall;

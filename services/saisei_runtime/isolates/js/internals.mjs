@@ -13,6 +13,7 @@ import {
   uncurryThis,
 } from "./intrinsics.mjs";
 import { activity, taint } from "./quiescence.mjs";
+import { needStack } from "./stack.mjs";
 
 const getterOf = (/** @type {object} */ owner, /** @type {PropertyKey} */ key) =>
   uncurryThis(/** @type {any} */ (Object.getOwnPropertyDescriptor(owner, key)).get);
@@ -56,6 +57,7 @@ function tainting(/** @type {any} */ owner, /** @type {string} */ key, /** @type
   const original = owner[key];
   const wrapper = {
     [key](/** @type {any[]} */ ...args) {
+      needStack();
       taint(why);
       return ReflectApply(original, this, args);
     },
@@ -118,8 +120,11 @@ function ownListeners() {
   Object.defineProperty(AbortSignal, "any", { value: any, writable: true, enumerable: true, configurable: true });
 }
 
-/** Asynchronous resources that hold nothing of a tenant's after the context's end: timers are dropped, the rest runs before its check. */
-const HARMLESS = ["Timeout", "Immediate", "TickObject", "Microtask"];
+/**
+ * Asynchronous resources that hold nothing of a tenant's after the context's end: timers are dropped, the rest runs before its check, and
+ * random bytes are made while their caller waits.
+ */
+const HARMLESS = ["Timeout", "Immediate", "TickObject", "Microtask", "RANDOMBYTESREQUEST"];
 
 /** From now on every native handle or request announces itself here; one that nobody counts costs the thread. */
 export function watchResources() {

@@ -25,6 +25,7 @@ import {
   newList,
   uncurryThis,
 } from "./intrinsics.mjs";
+import { needMuchStack } from "./stack.mjs";
 
 export const JAVASCRIPT = "application/javascript+module";
 const TEXT = "text/plain";
@@ -295,6 +296,7 @@ export class Graph {
   #dynamic(/** @type {string} */ specifier, /** @type {any} */ attributes, /** @type {any} */ phase, /** @type {string} */ importer) {
     return new SafePromise((done, failed) => {
       try {
+        needMuchStack();
         const path = resolve(specifier, importer);
         if (phase !== undefined && phase !== "evaluation" && typeof phase === "string") {
           throw new ModuleProblem("unsupported_media_type", `"${specifier}" is imported in a phase that is not offered`, importer);

@@ -14,8 +14,10 @@ import {
   ReflectApply,
   ReflectConstruct,
   SafeMap,
+  SafePromise,
   SafeTypeError,
 } from "./intrinsics.mjs";
+import { needMuchStack, needStack } from "./stack.mjs";
 
 const { setTimeout, setInterval, setImmediate, clearTimeout } = timers;
 
@@ -32,11 +34,13 @@ class Activity {
   /** @type {Map<number, any>} */
   timers = new SafeMap();
   nextTimer = 1;
-  /** Told about errors of timer callbacks. @type {(error: unknown) => void} */
+  /** Told about errors of callbacks, and of what kind these are. @type {(error: unknown, where: string) => void} */
   onUncaught = () => {};
 }
 
 export const activity = new Activity();
+
+const settled = SafePromise.resolve();
 
 export function taint(/** @type {string} */ why) {
   if (activity.tainted === "") activity.tainted = why;
@@ -58,6 +62,7 @@ export function settle() {
 function named(/** @type {Function} */ original, /** @type {(self: any, args: any[]) => any} */ body) {
   const wrapper = {
     method(/** @type {any[]} */ ...args) {
+      needStack();
       return body(this, args);
     },
   }.method;
@@ -102,6 +107,7 @@ function taintingClass(/** @type {string} */ name) {
   if (typeof original !== "function") return;
   const wrapper = new Proxy(original, {
     construct(target, args, newTarget) {
+      needMuchStack();
       taint(name);
       return ReflectConstruct(target, args, newTarget);
     },
@@ -124,7 +130,7 @@ function timerFunctions() {
         try {
           ReflectApply(callback, undefined, args);
         } catch (error) {
-          activity.onUncaught(error);
+          activity.onUncaught(error, "a timer");
         }
       };
       MapSet(activity.timers, id, (repeat ? setInterval : setTimeout)(fire, wait));
@@ -174,9 +180,21 @@ export function install() {
   for (const key of ["compile", "instantiate"]) replace(WebAssembly, key, counted);
   for (const key of ["compileStreaming", "instantiateStreaming"]) replace(WebAssembly, key, tainting(key));
   replace(Atomics, "waitAsync", tainting("Atomics.waitAsync"));
-  replace(globalThis, "structuredClone", (/** @type {any} */ original, /** @type {any} */ self, /** @type {any[]} */ args) => {
-    if (args[1] !== undefined) taint("structuredClone with options");
-    return ReflectApply(original, self, args);
+  // Node's hooks run while these make something; an error in a hook would end the thread.
+  for (const key of ["getRandomValues", "randomUUID"]) replace(Crypto.prototype, key, ReflectApply);
+  // Node's own makes a resource for each; this is the engine's queue itself.
+  replace(globalThis, "queueMicrotask", (/** @type {any} */ _original, /** @type {any} */ _self, /** @type {any[]} */ args) => {
+    const callback = args[0];
+    if (typeof callback !== "function") throw new SafeTypeError("queueMicrotask needs a function");
+    const run = () => {
+      try {
+        ReflectApply(callback, undefined, []);
+      } catch (error) {
+        taint("an uncaught error");
+        activity.onUncaught(error, "a microtask");
+      }
+    };
+    PromiseThen(settled, run);
   });
   taintingClass("FinalizationRegistry");
   taintingClass("CompressionStream");

@@ -18,6 +18,7 @@ import {
 } from "./intrinsics.mjs";
 import { Environment } from "./environment.mjs";
 import { Graph, ModuleProblem } from "./modules.mjs";
+import { needStack } from "./stack.mjs";
 import { IncomingBody, OutgoingBody, cutOff } from "./streams.mjs";
 
 const TenantRequest = Request;
@@ -202,6 +203,7 @@ class Invocation {
   }
 
   #waitUntil(/** @type {unknown} */ promise) {
+    needStack();
     if (this.expired) throw namedError("context_expired", "the invocation of this ctx has ended");
     this.waiting++;
     const settled = () => {

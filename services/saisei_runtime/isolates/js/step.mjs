@@ -34,6 +34,7 @@ import {
 } from "./intrinsics.mjs";
 import { DocumentFault, decodeDocument, encodeDocument } from "./documents.mjs";
 import { nameOf } from "./kinds.mjs";
+import { needStack } from "./stack.mjs";
 import { describeThrown, shorten, stackOf } from "./thrown.mjs";
 
 export const MAX_STEPS = 1024;
@@ -303,6 +304,7 @@ export class Steps {
     /** @type {() => string} */ check,
     /** @type {(call: Call) => void} */ perform,
   ) {
+    needStack();
     if (this.over) return never();
     if (this.active !== null) return this.#overlap(name);
     if (!isText(name)) return refuse(`a step name is a string of 1 to 256 characters without lone surrogates, not ${shown(name)}`);

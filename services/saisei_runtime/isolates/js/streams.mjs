@@ -15,6 +15,7 @@ import {
   newList,
   uncurryThis,
 } from "./intrinsics.mjs";
+import { needStack } from "./stack.mjs";
 
 /** Bytes that may be on their way in one direction before the other side has taken any; the runtime uses the same number. */
 export const WINDOW = 262_144;
@@ -56,12 +57,15 @@ export class IncomingBody {
       start: (/** @type {any} */ sink) => {
         this.sink = sink;
       },
-      pull: () =>
-        new SafePromise((resolve) => {
+      pull: () => {
+        needStack();
+        return new SafePromise((resolve) => {
           this.pulling = () => resolve(undefined);
           this.#feed();
-        }),
+        });
+      },
       cancel: () => {
+        needStack();
         this.ended = true;
         this.chunks = newList();
         onDropped();

@@ -8,6 +8,7 @@ import { MapDelete, MapGet, MapSet, SafeMap, host, quote } from "./intrinsics.mj
 import { Link, PROTOCOL_VERSION } from "./frames.mjs";
 import { activity, install, settle, taint } from "./quiescence.mjs";
 import { closeInternals, watchResources } from "./internals.mjs";
+import { installTransfers } from "./transfer.mjs";
 import { preload, strip } from "./globals.mjs";
 import { TenantConsole } from "./console.mjs";
 import { Code } from "./modules.mjs";
@@ -49,7 +50,7 @@ const uncaught = (/** @type {unknown} */ error) => {
   taint("an uncaught error");
   role?.onUncaught(error, "Uncaught error:");
 };
-activity.onUncaught = (error) => role?.onUncaught(error, "Uncaught error in a timer:");
+activity.onUncaught = (error, where) => role?.onUncaught(error, `Uncaught error in ${where}:`);
 on("uncaughtException", uncaught);
 on("unhandledRejection", (/** @type {unknown} */ reason) => role?.onUncaught(reason, "Unhandled rejection:"));
 on("warning", () => {});
@@ -57,6 +58,7 @@ on("warning", () => {});
 preload();
 install();
 closeInternals();
+installTransfers();
 installBodies();
 strip({ console: tenantConsole.surface(), fetch: settings.role === "inspect" ? closedFetch : egress.surface() });
 capture(await specimens());

@@ -227,9 +227,11 @@ class Run {
       setTimeout(this.#check, 1);
       return;
     }
+    const begun = now();
     const quiescent = activity.pending === 0 && activity.tainted === "";
     const untouched = quiescent && isPristine();
     const pristine = untouched || (quiescent && restore() && activity.pending === 0 && activity.tainted === "");
+    const took = now() - begun;
     const { role } = this;
     role.run = null;
     let why = "";
@@ -237,7 +239,7 @@ class Run {
     else if (!pristine) why = "the realm was changed for good";
     else if (role.isWornOut()) why = "worn out";
     else if (!untouched) why = "the realm was restored";
-    this.send(`{"t":"ended","quiescent":${quiescent},"pristine":${pristine},"worn_out":${why === "worn out"},"why":${quote(why)}}`);
+    this.send(`{"t":"ended","quiescent":${quiescent},"pristine":${pristine},"worn_out":${why === "worn out"},"why":${quote(why)},"took":${took}}`);
   };
 }
 

@@ -1,0 +1,37 @@
+import { throws } from "./checks.mjs";
+
+const clone = (value) => structuredClone(value);
+
+export default [
+  ["primitives", () => [1, "a", true, null, undefined, 1n].map(clone).map(String), ["1", "a", "true", "null", "undefined", "1"]],
+  ["NaN and -0", () => [Object.is(clone(NaN), NaN), Object.is(clone(-0), -0)], [true, true]],
+  ["objects are copies", () => { const a = { b: { c: 1 } }; const d = clone(a); d.b.c = 2; return [a.b.c, d.b.c]; }, [1, 2]],
+  ["arrays and holes", () => { const a = clone([1, , 3]); return [a.length, 1 in a, a instanceof Array]; }, [3, false, true]],
+  ["cycles", () => { const a = {}; a.a = a; const b = clone(a); return b.a === b; }, true],
+  ["shared objects stay shared", () => { const s = {}; const [a, b] = clone([s, s]); return a === b; }, true],
+  ["Date", () => { const d = clone(new Date(5)); return [d instanceof Date, d.getTime()]; }, [true, 5]],
+  ["RegExp", () => { const r = clone(/a/gi); return [r instanceof RegExp, r.source, r.flags, r.lastIndex]; }, [true, "a", "gi", 0]],
+  ["Map", () => { const m = clone(new Map([["a", { b: 1 }]])); return [m instanceof Map, m.get("a")]; }, [true, { b: 1 }]],
+  ["Set", () => [...clone(new Set([1, 2]))], [1, 2]],
+  ["ArrayBuffer", () => { const b = clone(new ArrayBuffer(4)); return [b instanceof ArrayBuffer, b.byteLength]; }, [true, 4]],
+  ["views share their buffer", () => { const a = new Uint8Array([1, 2, 3]); const [b, c] = clone([a, a.subarray(1)]); return [b.buffer === c.buffer, ...c]; }, [true, 2, 3]],
+  ["DataView", () => clone(new DataView(new ArrayBuffer(4), 1)).byteOffset, 1],
+  ["boxed primitives", () => { const n = clone(new Number(1)); return [typeof n, n instanceof Number]; }, ["object", true]],
+  ["Error", () => { const e = clone(new RangeError("m", { cause: { a: 1 } })); return [e instanceof RangeError, e.message, e.cause]; }, [true, "m", { a: 1 }]],
+  ["DOMException", () => { const e = clone(new DOMException("m", "AbortError")); return [e instanceof DOMException, e.name, e.message]; }, [true, "AbortError", "m"]],
+  ["Blob", () => { const b = clone(new Blob(["abc"], { type: "a/b" })); return [b instanceof Blob, b.size, b.type]; }, [true, 3, "a/b"]],
+  ["CryptoKey", async () => { const k = await crypto.subtle.importKey("raw", new Uint8Array(16), "AES-GCM", true, ["encrypt"]); const c = clone(k); return [c instanceof CryptoKey, c.type, c.usages]; }, [true, "secret", ["encrypt"]]],
+  ["getters become values", () => clone({ get a() { return 1; } }), { a: 1 }],
+  ["prototypes are lost", () => { class A { x = 1; } return Object.getPrototypeOf(clone(new A())) === Object.prototype; }, true],
+  ["symbol keys are lost", () => Object.getOwnPropertySymbols(clone({ [Symbol()]: 1 })).length, 0],
+  ["functions", () => clone(() => {}), throws("DataCloneError", DOMException)],
+  ["symbols", () => clone(Symbol()), throws("DataCloneError", DOMException)],
+  ["a function inside", () => clone({ a: [() => {}] }), throws("DataCloneError", DOMException)],
+  ["WeakMap", () => clone(new WeakMap()), throws("DataCloneError", DOMException)],
+  ["Promise", () => clone(Promise.resolve()), throws("DataCloneError", DOMException)],
+  ["Response", () => clone(new Response()), throws("DataCloneError", DOMException)],
+  ["a getter that throws", () => clone({ get a() { throw new RangeError("x"); } }), throws("RangeError")],
+  ["a detached buffer", () => { const b = new ArrayBuffer(1); b.transfer(); clone(b); }, throws("DataCloneError", DOMException)],
+  ["without arguments", () => structuredClone(), throws("TypeError")],
+  ["shape of the function", () => [structuredClone.name, structuredClone.length], ["structuredClone", 1]],
+]; // prettier-ignore
