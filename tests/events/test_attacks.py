@@ -67,6 +67,7 @@ async def test_clients_that_never_read(world: World) -> None:
 async def test_clients_that_leave_in_the_middle(world: World, rng: random.Random) -> None:
     """S-02, S-11, S-12: who leaves anywhere between request and end leaves nothing behind, and no gap for who stays."""
     await world.nothing_open()
+    errors = _errors(world)
     instance_id = await world.scene("left", {"many": 40, "pause": 4})
     staying = [asyncio.create_task(world.read(face, instance_id)) for face in HTTP_FACES for _ in range(3)]
 
@@ -84,6 +85,12 @@ async def test_clients_that_leave_in_the_middle(world: World, rng: random.Random
         assert await stayed == whole
     assert ids_of(whole) == list(range(1, 3 + 40 * 4 + 2))
     await world.nothing_open()
+    assert _errors(world) == errors
+
+
+def _errors(world: World) -> list[Any]:
+    """What gateway and runtime have logged as their own faults."""
+    return [line for name in ("gateway", "runtime") for line in world.host.log_lines(name) if line["level"] == "error"]
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(2000, marks=pytest.mark.long)])
