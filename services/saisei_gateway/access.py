@@ -14,7 +14,7 @@ import grpc
 from saisei.common.v1.common_pb2 import Principal
 from saisei.control.v1 import access_pb2
 from saisei_contract.errors import SaiseiError
-from saisei_service.credentials import Metadata, service_metadata, user_metadata
+from saisei_service.credentials import Metadata, host_api_metadata, service_metadata
 from saisei_service.rpc_errors import from_rpc_error
 from saisei_service.shared import Shared
 
@@ -46,7 +46,7 @@ class Caller:
 
     @property
     def metadata(self) -> Metadata:
-        return user_metadata(self.token)
+        return host_api_metadata(self.token)
 
     def require(self, permission: Permission) -> None:
         """SaiseiError forbidden when the principal has the permission nowhere."""

@@ -19,6 +19,22 @@ USER_SCHEME = "Bearer"
 Metadata = tuple[tuple[str, str], ...]
 
 
+# Says in a call's metadata that it carries a request of the Host API, whose idempotency keys are a scope of their own
+# (H-149). It grants nothing.
+_API = "saisei-api"
+_HOST_API = "host"
+
+
+def host_api_metadata(token: str) -> Metadata:
+    """Of a user's request that came over the Host API."""
+    return (*user_metadata(token), (_API, _HOST_API))
+
+
+def is_host_api(context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+    metadata: Iterable[tuple[str, Any]] = context.invocation_metadata() or ()
+    return any(key == _API and value == _HOST_API for key, value in metadata)
+
+
 def user_metadata(token: str) -> Metadata:
     return (("authorization", f"{USER_SCHEME} {token}"),)
 

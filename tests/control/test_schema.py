@@ -8,10 +8,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from sqlalchemy import delete, select, text
 
-from saisei_control.store.schema import metadata
+from saisei_control.store.schema import idempotency, metadata, operations
 from saisei_control.store.store import MIGRATIONS
 from saisei_service.database import migrate, open_database
 
@@ -36,5 +39,36 @@ def test_migrations_make_exactly_the_schema(empty_database_url: str) -> None:
             migrate(database, MIGRATIONS)
             with database.writer.begin() as connection:
                 assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    finally:
+        database.close()
+
+
+def test_keys_from_before_are_the_host_apis(empty_database_url: str) -> None:
+    """H-145, H-148, H-149: replays survive the migration that gives each API keys of its own, and end as before."""
+    database = open_database(empty_database_url)
+    try:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        with database.writer.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0003")
+            columns = (
+                "id, resource_uid, action, generation, status, effect, principal, "
+                "created_at, updated_at, retain_until, attempts, due_at"
+            )
+            values = "'op', 'r', 'create', 1, 'succeeded', 'complete', 'ann', 0, 0, 0, 1, 0"
+            connection.execute(text(f"INSERT INTO operations ({columns}) VALUES ({values})"))
+            connection.execute(
+                text(
+                    "INSERT INTO idempotency (principal, key, request_digest, operation_id) "
+                    "VALUES ('ann', 'the-key', 'digest', 'op')"
+                )
+            )
+        migrate(database, MIGRATIONS)
+        with database.writer.begin() as connection:
+            (row,) = connection.execute(select(idempotency)).all()
+            assert (row.principal, row.api, row.key, row.operation_id) == ("ann", "host", "the-key", "op")
+            connection.execute(delete(operations))
+            assert connection.execute(select(idempotency)).all() == []
     finally:
         database.close()

@@ -16,8 +16,10 @@ from saisei_control.api.convert import operation_message, resource_message
 from saisei_control.limits import MAX_PAGE_SIZE, MAX_REQUEST_BYTES
 from saisei_control.resources.accept import Acceptance
 from saisei_control.resources.check import off_loop
+from saisei_control.resources.idempotency import Key
 from saisei_control.resources.preview import Preview, PreviewDelete, Previewer, PreviewUpdate
 from saisei_control.resources.read import ListQuery, Reader
+from saisei_service.credentials import is_host_api
 
 
 class ResourceServicer(rpc.ResourceServiceServicer):
@@ -30,7 +32,7 @@ class ResourceServicer(rpc.ResourceServiceServicer):
     async def CreateResource(self, request: pb.CreateResourceRequest, context: Context) -> pb.MutationResponse:
         caller = await self._callers.of(context)
         caller.require_any_write()
-        key = require_idempotency_key([request.idempotency_key])
+        key = _key(request, context)
         _check_size(request.ByteSize())
         wanted = await _create_input(request)
         return _answer(await self._acceptance.create(caller, key, wanted, request.spec_json))
@@ -38,7 +40,7 @@ class ResourceServicer(rpc.ResourceServiceServicer):
     async def UpdateResource(self, request: pb.UpdateResourceRequest, context: Context) -> pb.MutationResponse:
         caller = await self._callers.of(context)
         caller.require_any_write()
-        key = require_idempotency_key([request.idempotency_key])
+        key = _key(request, context)
         generation = _generation(request)
         _check_size(request.ByteSize())
         wanted = await _update_input(request)
@@ -48,7 +50,7 @@ class ResourceServicer(rpc.ResourceServiceServicer):
     async def DeleteResource(self, request: pb.DeleteResourceRequest, context: Context) -> pb.MutationResponse:
         caller = await self._callers.of(context)
         caller.require_any_write()
-        key = require_idempotency_key([request.idempotency_key])
+        key = _key(request, context)
         generation = _generation(request)
         return _answer(await self._acceptance.delete(caller, key, _known(request.uid), generation))
 
@@ -84,6 +86,12 @@ class ResourceServicer(rpc.ResourceServiceServicer):
         return pb.ListResourcesResponse(
             items=[resource_message(item) for item in page.items], next_cursor=page.next_cursor
         )
+
+
+def _key(
+    request: pb.CreateResourceRequest | pb.UpdateResourceRequest | pb.DeleteResourceRequest, context: Context
+) -> Key:
+    return Key("host" if is_host_api(context) else "grpc", require_idempotency_key([request.idempotency_key]))
 
 
 def _answer(record: OperationRecord) -> pb.MutationResponse:

@@ -35,7 +35,14 @@ from saisei_control.resources.check import (
     takes_private_inputs,
 )
 from saisei_control.resources.gate import SpaceGate
-from saisei_control.resources.idempotency import Request, check_original_inputs, find_replay, register, request_digest
+from saisei_control.resources.idempotency import (
+    Key,
+    Request,
+    check_original_inputs,
+    find_replay,
+    register,
+    request_digest,
+)
 from saisei_control.resources.offerings import Offerings
 from saisei_control.resources.references import add_edges
 from saisei_control.secrets.vault import SecretMacs, SecretsLost, Vault
@@ -112,7 +119,7 @@ class Acceptance:
     # How many contexts and invocations of (Worker UID, Version UID) are under way.
     in_use: Callable[[str, str], Awaitable[int]]
 
-    async def create(self, caller: Caller, key: str, wanted: CreateInput, spec_json: str) -> OperationRecord:
+    async def create(self, caller: Caller, key: Key, wanted: CreateInput, spec_json: str) -> OperationRecord:
         """H-080 … H-085. `spec_json` is the text that `wanted.spec` was read from."""
         caller.require_write(wanted.space)
         body: JsonObject = {"form": wanted.form, "space": wanted.space, "name": wanted.name, "spec": wanted.spec}
@@ -137,7 +144,7 @@ class Acceptance:
         return check_create(form, wanted.spec, wanted.private_inputs)
 
     async def update(
-        self, caller: Caller, key: str, uid: str, generation: int, wanted: UpdateInput, spec_json: str
+        self, caller: Caller, key: Key, uid: str, generation: int, wanted: UpdateInput, spec_json: str
     ) -> OperationRecord:
         """H-100 … H-104."""
         body: JsonObject = {"spec": wanted.spec}
@@ -163,7 +170,7 @@ class Acceptance:
         with self.gate.entered(seen.record.space):
             return await self.store.write(work, Change.DUE)
 
-    async def delete(self, caller: Caller, key: str, uid: str, generation: int) -> OperationRecord:
+    async def delete(self, caller: Caller, key: Key, uid: str, generation: int) -> OperationRecord:
         """H-105 … H-109."""
         digest = request_digest("DELETE", f"/resources/{uid}", generation, None)
         request = Request(caller.principal, key, digest, None)

@@ -1,4 +1,4 @@
-"""Idempotency keys: one mutation for each (principal, key), however often it is sent (H-130 … H-148)."""
+"""Idempotency keys: one mutation for each (principal, API, key), however often it is sent (H-130 … H-148)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,23 @@ from saisei_control.store.statements import Statement, insert_into
 _REPLAY = Statement(
     select(idempotency.c.request_digest, idempotency.c.secrets_mac, operations)
     .join(operations, operations.c.id == idempotency.c.operation_id)
-    .where(idempotency.c.principal == bindparam("principal"), idempotency.c.key == bindparam("key"))
+    .where(
+        idempotency.c.principal == bindparam("principal"),
+        idempotency.c.api == bindparam("api"),
+        idempotency.c.key == bindparam("key"),
+    )
 )
-_REGISTER = Statement(insert_into(idempotency, "principal", "key", "request_digest", "secrets_mac", "operation_id"))
+_REGISTER = Statement(
+    insert_into(idempotency, "principal", "api", "key", "request_digest", "secrets_mac", "operation_id")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A principal's idempotency key; the same text is another key in another API (H-149). `api` is "host" or "grpc"."""
+
+    api: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,7 @@ class Request:
     """A mutation as far as H-140 compares it."""
 
     principal: str
-    key: str
+    key: Key
     digest: str
     # Keyed MACs of the private inputs; None when none were given (H-141).
     secrets: SecretMacs | None
@@ -48,7 +62,7 @@ def find_replay(connection: Connection, request: Request) -> OperationRecord | N
     SaiseiError idempotency_conflict when the key belongs to another request (H-143), private_inputs_unverifiable when
     only the private inputs could tell and their comparison key is lost (H-155).
     """
-    row = _REPLAY.first(connection, {"principal": request.principal, "key": request.key})
+    row = _REPLAY.first(connection, _scope(request))
     if row is None:
         return None
     digest, secrets_mac, *columns = row
@@ -58,6 +72,10 @@ def find_replay(connection: Connection, request: Request) -> OperationRecord | N
     if request.secrets is not None and not _are_equal(secrets_mac, request.secrets, operation.id):
         raise _conflict()
     return operation
+
+
+def _scope(request: Request) -> dict[str, str]:
+    return {"principal": request.principal, "api": request.key.api, "key": request.key.text}
 
 
 def check_original_inputs(connection: Connection, operation_id: str, given: SecretMacs) -> None:
@@ -94,8 +112,7 @@ def register(connection: Connection, request: Request, operation_id: str) -> Non
     _REGISTER.run(
         connection,
         {
-            "principal": request.principal,
-            "key": request.key,
+            **_scope(request),
             "request_digest": request.digest,
             "secrets_mac": None if request.secrets is None else request.secrets.current,
             "operation_id": operation_id,

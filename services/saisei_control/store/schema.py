@@ -98,11 +98,13 @@ Index("operations_resource", operations.c.resource_uid)
 Index("operations_due", operations.c.status, operations.c.due_at)
 Index("operations_retention", operations.c.retain_until)
 
-# H-130: scope is (principal, key); the row lives exactly as long as its Operation (H-148).
+# H-130, H-149: scope is (principal, API, key); the row lives exactly as long as its Operation (H-148).
 idempotency = Table(
     "idempotency",
     metadata,
     Column("principal", String(128), nullable=False),
+    # "host" or "grpc".
+    Column("api", String(16), nullable=False),
     Column("key", String(128), nullable=False),
     # SHA-256 of the request's equality key (H-140).
     Column("request_digest", String(64), nullable=False),
@@ -115,7 +117,7 @@ idempotency = Table(
         nullable=False,
         index=True,
     ),
-    PrimaryKeyConstraint("principal", "key"),
+    PrimaryKeyConstraint("principal", "api", "key"),
 )
 
 # F-04: an edge counts from acceptance of the referrer's mutation until the referrer's delete succeeded.

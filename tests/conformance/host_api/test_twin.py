@@ -22,9 +22,9 @@ class Twin:
         self._stub: Any = ResourceServiceStub(grpc.insecure_channel(str(dev.ready["grpc"]["control"])))
         self._metadata = [("authorization", f"Bearer {token}")]
 
-    def create(self, space: str, name: str, spec_json: str = "{}") -> Any:
+    def create(self, space: str, name: str, spec_json: str = "{}", key: str | None = None) -> Any:
         request = pb.CreateResourceRequest(
-            idempotency_key=fresh_key(), form=MODULE_WORKER, space=space, name=name, spec_json=spec_json
+            idempotency_key=key or fresh_key(), form=MODULE_WORKER, space=space, name=name, spec_json=spec_json
         )
         return self._stub.CreateResource(request, metadata=self._metadata, timeout=20).operation
 
@@ -56,6 +56,18 @@ def test_both_faces_change_the_same_resource(host: Principal, twin: Twin) -> Non
     host.settled(host.put(uid, {"spec": {}}, 2))
     refused("generation_conflict", lambda: twin.update(uid, 2))
     assert host.resource(uid)["generation"] == 3
+
+
+def test_each_face_has_keys_of_its_own(host: Principal, twin: Twin) -> None:
+    """H-149, H-130, H-143: a key that was used at one face is fresh at the other, and replays where it was used."""
+    key, names = fresh_key(), (fresh_name("http"), fresh_name("grpc"))
+    over_http = accepted(host, host.post(host.envelope(MODULE_WORKER, {}, names[0]), key))
+    over_grpc = twin.create(host.space, names[1], key=key)
+    assert over_http["id"] != over_grpc.id
+    assert accepted(host, host.post(host.envelope(MODULE_WORKER, {}, names[0]), key))["id"] == over_http["id"]
+    assert twin.create(host.space, names[1], key=key).id == over_grpc.id
+    problem(host.post(host.envelope(MODULE_WORKER, {}, names[1]), key), 409, "idempotency_conflict")
+    refused("idempotency_conflict", lambda: twin.create(host.space, names[0], key=key))
 
 
 def test_both_faces_exclude_each_other(host: Principal, twin: Twin) -> None:

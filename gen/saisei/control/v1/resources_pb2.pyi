@@ -344,7 +344,9 @@ class CreateResourceRequest(_message.Message):
     PRIVATE_INPUTS_FIELD_NUMBER: _builtins.int
     OFFERING_FIELD_NUMBER: _builtins.int
     idempotency_key: _builtins.str
-    """Grammar [A-Za-z0-9][A-Za-z0-9._:-]{15,127} (H-020)."""
+    """Grammar [A-Za-z0-9][A-Za-z0-9._:-]{15,127} (H-020). Keys of gRPC calls and of the HTTP Host API are apart: the same text is
+    another key there (H-149), so a request is sent again where it was sent first.
+    """
     form: _builtins.str
     space: _builtins.str
     name: _builtins.str
