@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from saisei_cli.console import AsJson, err, print_json
-from saisei_cli.operator_calls import Operator, control_of
+from saisei_cli.console import AsJson, err, open_operator, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Read the audit log.")
 secrets_app = typer.Typer(no_args_is_help=True, help="The keys that seal private inputs.")
@@ -34,7 +33,7 @@ def list_(
         "limit": limit,
         "before_id": before,
     }
-    with Operator(*control_of(data_dir)) as operator:
+    with open_operator(data_dir) as operator:
         found = [_described(entry) for entry in operator.audit(**filters)]
     if as_json:
         print_json(found)
@@ -60,7 +59,7 @@ def _described(entry: Any) -> dict[str, Any]:
 @secrets_app.command("rotate-key")
 def rotate_key(data_dir: Folder = None) -> None:
     """Make a new sealing key and seal each stored private input with it."""
-    with Operator(*control_of(data_dir)) as operator:
+    with open_operator(data_dir) as operator:
         done = operator.rotate_sealing_key()
     err.print(f"sealed {done.resealed} private inputs anew; {done.keys} keys are kept")
     print(done.key_id)

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -20,6 +20,10 @@ from saisei_cli.connection import connect_to
 from saisei_cli.failures import CommandFailure
 from saisei_contract import strict_json
 from saisei_contract.errors import SaiseiError
+
+if TYPE_CHECKING:
+    from saisei_cli.access import Access
+    from saisei_cli.operator_calls import Operator
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -35,6 +39,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 def open_client(data_dir: Path | None) -> HostClient:
     return HostClient(connect_to(data_dir))
+
+
+def open_operator(data_dir: Path | None) -> Operator:
+    """gRPC is loaded by the few commands that speak it: the others would wait for it a quarter of their time."""
+    from saisei_cli.operator_calls import Operator, control_of  # noqa: PLC0415
+
+    return Operator(*control_of(data_dir))
+
+
+def open_access(data_dir: Path | None) -> Access:
+    """Like `open_operator`."""
+    from saisei_cli.access import Access  # noqa: PLC0415
+    from saisei_cli.operator_calls import control_of  # noqa: PLC0415
+
+    return Access(*control_of(data_dir))
 
 
 def print_json(value: Any) -> None:

@@ -8,12 +8,10 @@ from typing import Annotated
 
 import typer
 
-from saisei.control.v1 import admin_pb2
 from saisei_cli.client import Json
 from saisei_cli.connection import Connection
-from saisei_cli.console import DataDir, err, open_client, out
+from saisei_cli.console import DataDir, err, open_client, open_operator, out
 from saisei_cli.failures import CommandFailure
-from saisei_cli.operator_calls import Operator, control_of
 
 app = typer.Typer(no_args_is_help=True, help="Read Operations, and settle those that need an operator.")
 
@@ -34,13 +32,6 @@ class Outcome(StrEnum):
     FAILED_PARTIAL = "failed-partial"
 
 
-_RESOLUTIONS = {
-    Outcome.SUCCEEDED: admin_pb2.RESOLUTION_SUCCEEDED,
-    Outcome.FAILED_NONE: admin_pb2.RESOLUTION_FAILED_NONE,
-    Outcome.FAILED_PARTIAL: admin_pb2.RESOLUTION_FAILED_PARTIAL,
-}
-
-
 @app.command()
 def resolve(
     operation_id: Annotated[str, typer.Argument(metavar="ID")],
@@ -49,8 +40,15 @@ def resolve(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="The Host's data folder.")] = None,
 ) -> None:
     """Settle an Operation that is reconciling, by your word. It needs the data folder's service credential."""
-    with Operator(*control_of(data_dir)) as operator:
-        settled = operator.resolve(operation_id, _RESOLUTIONS[outcome], reason)
+    from saisei.control.v1 import admin_pb2  # noqa: PLC0415 - see open_operator
+
+    resolution = {
+        Outcome.SUCCEEDED: admin_pb2.RESOLUTION_SUCCEEDED,
+        Outcome.FAILED_NONE: admin_pb2.RESOLUTION_FAILED_NONE,
+        Outcome.FAILED_PARTIAL: admin_pb2.RESOLUTION_FAILED_PARTIAL,
+    }[outcome]
+    with open_operator(data_dir) as operator:
+        settled = operator.resolve(operation_id, resolution, reason)
     err.print(f"{settled.id} is settled: {outcome.value}")
 
 

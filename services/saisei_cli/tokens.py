@@ -7,9 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from saisei_cli.access import Access, SpaceGrant
-from saisei_cli.console import AsJson, print_json, print_rows
-from saisei_cli.operator_calls import control_of
+from saisei_cli.console import AsJson, open_access, print_json, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke tokens of principals.")
 
@@ -26,8 +24,10 @@ def create(
     data_dir: Folder = None,
 ) -> None:
     """Make a token and print it as the last line. It can't be shown again."""
+    from saisei_cli.access import SpaceGrant  # noqa: PLC0415 - see open_operator
+
     grants = tuple(SpaceGrant.parse(text) for text in space)
-    with Access(*control_of(data_dir)) as access:
+    with open_access(data_dir) as access:
         print(access.create_token(principal, grants, expires_in))
 
 
@@ -39,7 +39,7 @@ def rotate(
     data_dir: Folder = None,
 ) -> None:
     """Make a new token of the same principal and rights, print it as the last line, and end the old one."""
-    with Access(*control_of(data_dir)) as access:
+    with open_access(data_dir) as access:
         print(access.rotate_token(token_id, overlap, expires_in))
 
 
@@ -50,7 +50,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List tokens; never their texts."""
-    with Access(*control_of(data_dir)) as access:
+    with open_access(data_dir) as access:
         found = [_described(token) for token in access.tokens(principal)]
     if as_json:
         print_json(found)
@@ -92,5 +92,5 @@ def revoke(
     data_dir: Folder = None,
 ) -> None:
     """End each token of a principal at once; prints how many there were."""
-    with Access(*control_of(data_dir)) as access:
+    with open_access(data_dir) as access:
         print(access.revoke_tokens(principal, token_id))
