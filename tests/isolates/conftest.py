@@ -31,6 +31,8 @@ from saisei_runtime.isolates.port import (
     WaitCalled,
     WorkflowStart,
 )
+from saisei_runtime.isolates.serving import ServingLimits
+from saisei_runtime.isolates.serving_threads import ThreadLimits
 
 JAVASCRIPT = "application/javascript+module"
 # The loop of these tests stands still while one without a loop runs: that silence is nobody's death. Nor is a machine
@@ -105,9 +107,14 @@ class Bindings:
 class Lab:
     """The pool and short ways to use it. Each source is a Version of its own; all belong to one Worker."""
 
-    def __init__(self, settings: IsolateSettings) -> None:
+    def __init__(
+        self,
+        settings: IsolateSettings,
+        threads: ThreadLimits = ThreadLimits(patience=60.0),  # noqa: B008 - frozen; one thread, however busy the machine
+        serving: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
+    ) -> None:
         self.bindings = Bindings()
-        self.pool = IsolatePool(settings, self.bindings)
+        self.pool = IsolatePool(settings, self.bindings, thread_limits=threads, serving_limits=serving)
         self._versions: dict[object, str] = {}
         self._contexts = 0
 
@@ -192,7 +199,12 @@ async def lab() -> AsyncIterator[Lab]:
 def make_lab() -> Callable[..., Lab]:
     """Makes a pool with settings of its own; who calls it closes it."""
     patient = {"warm_threads": 1, "max_threads": 4, "quiet_within": 10.0, **PATIENT}
-    return lambda **settings: Lab(IsolateSettings(**{**patient, **settings}))
+
+    def make(threads: ThreadLimits | None = None, serving: ServingLimits | None = None, **settings: Any) -> Lab:
+        limits = threads or ThreadLimits(patience=60.0)
+        return Lab(IsolateSettings(**{**patient, **settings}), limits, serving or ServingLimits())
+
+    return make
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -25,7 +25,9 @@ from saisei_runtime.isolates.port import (
     WorkflowStart,
 )
 from saisei_runtime.isolates.process import NodeProcess
-from saisei_runtime.isolates.serving import ServingThread
+from saisei_runtime.isolates.runs import BatchSettler, QueueBatch, RunEnd, ScheduledEvent
+from saisei_runtime.isolates.serving import ServingLimits
+from saisei_runtime.isolates.serving_threads import ServingThreads, ThreadLimits
 from saisei_runtime.isolates.settings import IsolateSettings
 from saisei_runtime.isolates.workflow_threads import WorkflowThreads
 from saisei_service.egress import EgressPolicy
@@ -61,14 +63,17 @@ class WorkerIsolate:
         egress: Egress | None,
         *,
         once: bool = False,
+        thread_limits: ThreadLimits = ThreadLimits(),  # noqa: B008 - frozen
+        serving_limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
     ) -> None:
+        self._thread_limits, self._serving_limits = thread_limits, serving_limits
         self.process = process
         self._settings = settings
         self._bindings = bindings
         self._egress = egress
         self.threads = WorkflowThreads(process, settings)
         self.contexts: dict[str, RunningContext] = {}
-        self.serving: dict[str, ServingThread] = {}
+        self.serving: dict[str, ServingThreads] = {}
         # The process ends with its first context.
         self.once = once
         self.used_at = asyncio.get_running_loop().time()
@@ -77,7 +82,7 @@ class WorkerIsolate:
 
     def _has_neighbours(self) -> bool:
         contexts = any(not context.stopping for context in self.contexts.values())
-        return contexts or any(thread.usable and thread.invocations for thread in self.serving.values())
+        return contexts or any(threads.usable for threads in self.serving.values())
 
     async def start_workflow(self, start: WorkflowStart, listener: ContextListener) -> ContextHandle:
         # It may be about to be killed: what begins now might be lost.
@@ -102,17 +107,25 @@ class WorkerIsolate:
         return context
 
     async def fetch(self, code: WorkerCode, request: FetchHead) -> FetchResult:
-        thread = self.serving.get(code.version_uid)
-        if thread is None or not thread.usable:
-            thread = ServingThread(self.process, code, self._bindings, self._egress)
-            self.serving[code.version_uid] = thread
+        return await (await self._serving_of(code).take()).fetch(request)
+
+    async def run(self, code: WorkerCode, event: ScheduledEvent | QueueBatch, settler: BatchSettler | None) -> RunEnd:
+        return await (await self._serving_of(code).take()).run(event, settler)
+
+    def _serving_of(self, code: WorkerCode) -> ServingThreads:
         self.used_at = asyncio.get_running_loop().time()
-        return await thread.fetch(request)
+        threads = self.serving.get(code.version_uid)
+        if threads is None:
+            threads = ServingThreads(
+                self.process, code, self._bindings, self._egress, self._thread_limits, self._serving_limits
+            )
+            self.serving[code.version_uid] = threads
+        return threads
 
     async def drain(self, version_uid: str | None) -> int:
         contexts = [c for c in self.contexts.values() if version_uid in (None, c.version_uid)]
         serving = [t for t in self.serving.values() if version_uid in (None, t.version_uid)]
-        count = len(contexts) + sum(len(thread.invocations) for thread in serving)
+        count = len(contexts) + sum(threads.invocations for threads in serving)
         for context in contexts:
             context.stop()
         await asyncio.gather(*(context.wait_ended() for context in contexts), *(thread.stop() for thread in serving))
@@ -124,6 +137,7 @@ class WorkerIsolate:
     def retire_idle(self, now: float) -> bool:
         """Ends serving threads that nobody uses; True when the whole process has been idle for long."""
         for version_uid, thread in list(self.serving.items()):
+            thread.retire_idle(now)
             if not thread.invocations and now - thread.idle_since > self._settings.process_idle_after:
                 del self.serving[version_uid]
                 stop = asyncio.ensure_future(thread.stop())
@@ -142,8 +156,16 @@ class WorkerIsolate:
 class IsolatePool:
     """Implements `ContextPool`. `bind` gives it the Bindings when they can only be built after it."""
 
-    def __init__(self, settings: IsolateSettings | None = None, bindings: BindingHost | None = None) -> None:
+    def __init__(
+        self,
+        settings: IsolateSettings | None = None,
+        bindings: BindingHost | None = None,
+        *,
+        thread_limits: ThreadLimits = ThreadLimits(),  # noqa: B008 - frozen
+        serving_limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
+    ) -> None:
         self._settings = settings or IsolateSettings()
+        self._thread_limits, self._serving_limits = thread_limits, serving_limits
         self._bindings: BindingHost = bindings or _NoBindings()
         allowed = frozenset(host.lower() for host in self._settings.egress_allowed_hosts)
         self._egress = Egress(EgressPolicy(allowed)) if self._settings.egress else None
@@ -175,6 +197,17 @@ class IsolatePool:
         require_supported(code)
         isolate = await self._isolate(code.worker_uid)
         return await isolate.fetch(code, request)
+
+    async def scheduled(self, code: WorkerCode, event: ScheduledEvent) -> RunEnd:
+        """One `scheduled` invocation (MW-27). SaiseiError backend_unavailable when it was cut off, or cannot start."""
+        require_supported(code)
+        return await (await self._isolate(code.worker_uid)).run(code, event, None)
+
+    async def queue(self, code: WorkerCode, batch: QueueBatch, settler: BatchSettler) -> RunEnd:
+        """One `queue` invocation (MW-28 … MW-30): each message is settled through `settler` when this returns.
+        SaiseiError backend_unavailable as for `scheduled`, or when the settlement of the rest has failed."""
+        require_supported(code)
+        return await (await self._isolate(code.worker_uid)).run(code, batch, settler)
 
     async def inspect(self, code: WorkerCode) -> Inspection:
         async with self._inspections:
@@ -229,7 +262,15 @@ class IsolatePool:
             process.kill("the runtime is stopping")
             await process.reaped
             raise SaiseiError("backend_unavailable", "the runtime is stopping")
-        isolate = WorkerIsolate(process, settings, self._bindings, self._egress, once=once)
+        isolate = WorkerIsolate(
+            process,
+            settings,
+            self._bindings,
+            self._egress,
+            once=once,
+            thread_limits=self._thread_limits,
+            serving_limits=self._serving_limits,
+        )
         self._isolates[worker_uid] = isolate
         process.reaped.add_done_callback(lambda _status: self._forget(worker_uid, isolate))
         if self._timer is None:

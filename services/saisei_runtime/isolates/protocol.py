@@ -140,6 +140,32 @@ class Fetch(Frame, tag="fetch", frozen=True):
     has_body: bool
 
 
+class MessageHead(msgspec.Struct, frozen=True):
+    id: str
+    timestamp: int
+    attempts: int
+    length: int
+
+
+class Run(Frame, tag="run", frozen=True):
+    """A `scheduled` or `queue` invocation. Body: the messages' bodies, one after the other."""
+
+    id: int
+    scope: str
+    kind: str
+    time: int
+    cron: str
+    batch: str
+    queue: str
+    messages: Sequence[MessageHead]
+
+
+class Expire(Frame, tag="expire", frozen=True):
+    """The invocation's `waitUntil` has had its time."""
+
+    id: int
+
+
 class ChunkIn(Frame, tag="chunk", frozen=True):
     id: int
 
@@ -298,6 +324,15 @@ class Drop(Frame, tag="drop", frozen=True):
     id: int
 
 
+class Ran(Frame, tag="ran", frozen=True):
+    """A `scheduled` or `queue` handler has ended."""
+
+    id: int
+    ok: bool
+    name: str
+    message: str
+
+
 class Done(Frame, tag="done", frozen=True):
     """The response is out and each `waitUntil` has settled."""
 
@@ -363,6 +398,7 @@ FromThread = (
     | EndOut
     | CreditOut
     | Drop
+    | Ran
     | Done
     | Out
     | OutChunk

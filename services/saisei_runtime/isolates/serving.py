@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
@@ -12,7 +13,7 @@ from saisei_runtime.isolates.calls import BindingCalls
 from saisei_runtime.isolates.code_frames import give_code
 from saisei_runtime.isolates.contexts import log_worker_line
 from saisei_runtime.isolates.egress import Egress, EgressCalls
-from saisei_runtime.isolates.port import BindingHost, FetchHead, FetchResult, ProofKind
+from saisei_runtime.isolates.port import BindingError, BindingHost, FetchHead, FetchResult, ProofKind
 from saisei_runtime.isolates.process import NodeProcess, NodeThread, ThreadRole
 from saisei_runtime.isolates.protocol import (
     Alive,
@@ -26,17 +27,33 @@ from saisei_runtime.isolates.protocol import (
     Drop,
     EndIn,
     EndOut,
+    Expire,
     Fetch,
     FromThread,
     Head,
     Log,
     Open,
     Ping,
+    Ran,
 )
+from saisei_runtime.isolates.runs import BatchCalls, BatchSettler, QueueBatch, RunEnd, ScheduledEvent, run_frame
 
 # Bytes of a body on their way in one direction; the same number stands in js/serve.mjs.
 WINDOW = 262_144
 _LARGEST_CHUNK = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ServingLimits:
+    """In seconds. A `fetch` without a Response after `answer_within` is answered with 504 by the Host; a promise given
+    to `waitUntil` keeps its invocation for `wait_until_within` after the response or the handler's end."""
+
+    answer_within: float = 120.0
+    wait_until_within: float = 300.0
+
+
+async def _text(text: str) -> AsyncIterator[bytes]:
+    yield text.encode()
 
 
 def _gone_error() -> SaiseiError:
@@ -61,6 +78,10 @@ class Invocation:
         self._room = asyncio.Event()
         self._dropped = False
         self._sending: asyncio.Task[None] | None = None
+        # Of a `scheduled` or `queue` handler.
+        self.ran: asyncio.Future[Ran] = self._loop.create_future()
+        self.batch: BatchCalls | None = None
+        self._expiry: asyncio.TimerHandle | None = None
 
     def begin(self, scope: str, request: FetchHead) -> None:
         head = Fetch(self.number, scope, request.method, request.url, list(request.headers), request.body is not None)
@@ -86,7 +107,7 @@ class Invocation:
         finally:
             self._thread.send(EndIn(self.number, cut))
 
-    def receive(self, frame: FromThread, body: bytes) -> None:
+    def receive(self, frame: FromThread, body: bytes) -> None:  # noqa: PLR0912 - a case for each frame
         match frame:
             case Head():
                 if not self.head.done():
@@ -98,6 +119,11 @@ class Invocation:
             case EndOut():
                 self._ended, self._cut = True, frame.cut
                 self._news.set()
+                self._expire_later()
+            case Ran():
+                if not self.ran.done():
+                    self.ran.set_result(frame)
+                self._expire_later()
             case CreditOut():
                 self._credit += frame.bytes
                 self._room.set()
@@ -105,9 +131,16 @@ class Invocation:
                 self._dropped = True
                 self._room.set()
             case Call():
-                self.calls.begin(frame, body)
+                if frame.binding == "" and self.batch is not None:
+                    self.batch.begin(frame)
+                else:
+                    self.calls.begin(frame, body)
             case Done():
                 self.release()
+
+    def _expire_later(self) -> None:
+        within = self._thread.limits.wait_until_within
+        self._expiry = self._loop.call_later(within, self._thread.send, Expire(self.number))
 
     def release(self) -> None:
         """Over in the thread, or the thread is gone."""
@@ -117,9 +150,12 @@ class Invocation:
         self._room.set()
         if self._sending is not None and not self._sending.done():
             self._sending.cancel()
-        if not self.head.done():
-            self.head.set_exception(_gone_error())
-            self.head.exception()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for future in (self.head, self.ran):
+            if not future.done():
+                future.set_exception(_gone_error())
+                future.exception()
         if not self._ended:
             self._ended = self._cut = True
         self._news.set()
@@ -160,8 +196,16 @@ class Invocation:
 class ServingThread:
     """Many invocations of one Version at once, over one module graph."""
 
-    def __init__(self, process: NodeProcess, code: WorkerCode, bindings: BindingHost, egress: Egress | None) -> None:
+    def __init__(
+        self,
+        process: NodeProcess,
+        code: WorkerCode,
+        bindings: BindingHost,
+        egress: Egress | None,
+        limits: ServingLimits,
+    ) -> None:
         self._process = process
+        self.limits = limits
         self._code = code
         self._bindings = bindings
         self._loop = asyncio.get_running_loop()
@@ -177,6 +221,36 @@ class ServingThread:
         self._thread.on_frame = self._receive
         self._thread.on_gone = self._gone
         self._opened = False
+        # Set while it is asked whether it gets to new invocations.
+        self._asked: asyncio.Future[bool] | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """Ready and without an invocation: it gets to a new one at once."""
+        return self._thread.line is not None and not self.invocations and self.usable
+
+    @property
+    def starting(self) -> bool:
+        return not self._thread.ready.done()
+
+    async def answers(self) -> bool:
+        """Waits until the thread shows that it gets to new frames; False when it is gone instead."""
+        if self.starting:
+            try:
+                await asyncio.shield(self._thread.ready)
+            except SaiseiError:
+                return False
+            return self.usable
+        if self._asked is None:
+            self._asked = self._loop.create_future()
+            self._thread.send(Ping(0))
+        return await asyncio.shield(self._asked) and self.usable
+
+    def _answered(self, alive: bool) -> None:
+        if self._asked is not None:
+            if not self._asked.done():
+                self._asked.set_result(alive)
+            self._asked = None
 
     @property
     def usable(self) -> bool:
@@ -189,7 +263,8 @@ class ServingThread:
     def send(self, frame: object, body: bytes = b"") -> None:
         self._thread.send(frame, body)  # type: ignore[arg-type]
 
-    async def fetch(self, request: FetchHead) -> FetchResult:
+    async def _new_invocation(self) -> tuple[Invocation, str]:
+        """An invocation and its scope, in a thread that has the code."""
         await asyncio.shield(self._thread.ready)
         if not self.usable:
             raise _gone_error()
@@ -201,13 +276,46 @@ class ServingThread:
         invocation = Invocation(self, self._count, self._code, self._bindings)
         self.invocations[invocation.number] = invocation
         self._watch()
-        invocation.begin(f"{self._code.version_uid}/{self.number}/{invocation.number}", request)
+        return invocation, f"{self._code.version_uid}/{self.number}/{invocation.number}"
+
+    async def fetch(self, request: FetchHead) -> FetchResult:
+        """A handler that gives no Response in time gets its signal aborted, and its client a 504."""
+        invocation, scope = await self._new_invocation()
+        invocation.begin(scope, request)
         try:
-            head = await asyncio.shield(invocation.head)
+            async with asyncio.timeout(self.limits.answer_within):
+                head = await asyncio.shield(invocation.head)
+        except TimeoutError:
+            invocation.leave()
+            what = f"The fetch handler gave no Response within {self.limits.answer_within:g} seconds."
+            log_worker_line(self._code.worker_uid, scope, "error", what)
+            return FetchResult(
+                504, [("content-type", "text/plain;charset=UTF-8")], _text("The Worker did not answer in time.")
+            )
         except asyncio.CancelledError:
             invocation.leave()
             raise
         return FetchResult(head.status, [(name, value) for name, value in head.headers], invocation.body())
+
+    async def run(self, event: ScheduledEvent | QueueBatch, settler: BatchSettler | None = None) -> RunEnd:
+        """One `scheduled` or `queue` invocation, until its handler has ended and its batch is settled; `waitUntil` may
+        go on. SaiseiError backend_unavailable when the thread is gone before; unsettled messages stay as they are."""
+        invocation, scope = await self._new_invocation()
+        if isinstance(event, QueueBatch):
+            assert settler is not None
+            invocation.batch = BatchCalls(invocation.number, event, settler, self._thread.send)
+        self._thread.send(*run_frame(invocation.number, scope, event))
+        try:
+            ran = await asyncio.shield(invocation.ran)
+        except asyncio.CancelledError:
+            invocation.leave()
+            raise
+        if invocation.batch is not None:
+            try:
+                await invocation.batch.end(ok=ran.ok)
+            except BindingError as error:
+                raise SaiseiError("backend_unavailable", "the batch cannot be settled now") from error
+        return RunEnd(ran.ok, ran.name, ran.message)
 
     async def stop(self) -> ProofKind:
         """Terminates the thread; returns its proof."""
@@ -228,12 +336,12 @@ class ServingThread:
                 invocation = self.invocations.get(number)
                 if invocation is not None:
                     invocation.receive(frame, body)
-            case Head() | ChunkOut() | EndOut() | CreditOut() | Drop() | Done():
+            case Head() | ChunkOut() | EndOut() | CreditOut() | Drop() | Ran() | Done():
                 invocation = self.invocations.get(frame.id)
                 if invocation is not None:
                     invocation.receive(frame, body)
             case Alive():
-                pass
+                self._answered(True)
             case _:
                 if not self._fetches.receive(frame, body):
                     self._thread.terminate()
@@ -242,6 +350,7 @@ class ServingThread:
         if self._pinging is not None:
             self._pinging.cancel()
         self._fetches.close()
+        self._answered(False)
         for invocation in list(self.invocations.values()):
             invocation.release()
         for proof in self.proofs:

@@ -1,6 +1,7 @@
 /** Role `serve`: many invocations of one Version's `fetch` at once, bodies streamed both ways (MW-20 … MW-25). */
 
 import {
+  ArrayPush,
   MapDelete,
   MapForEach,
   MapGet,
@@ -13,12 +14,15 @@ import {
   SafeMap,
   follow,
   namedError,
+  newList,
   quote,
   uncurryThis,
 } from "./intrinsics.mjs";
+import { queueBatch, scheduledEvent } from "./batches.mjs";
 import { Environment } from "./environment.mjs";
 import { Graph, ModuleProblem } from "./modules.mjs";
 import { needStack } from "./stack.mjs";
+import { describeThrown } from "./thrown.mjs";
 import { IncomingBody, OutgoingBody, cutOff } from "./streams.mjs";
 
 const TenantRequest = Request;
@@ -68,8 +72,8 @@ export class ServeRole {
     }
     if (header.t === "open") return this.#open(header.version);
     if (header.t === "ping") return this.link.send('{"t":"alive"}');
-    if (header.t === "fetch") {
-      const invocation = new Invocation(this, header);
+    if (header.t === "fetch" || header.t === "run") {
+      const invocation = new Invocation(this, header, body);
       MapSet(this.invocations, header.id, invocation);
       if (this.main !== undefined || this.failed) invocation.start();
       return undefined;
@@ -111,8 +115,8 @@ export class ServeRole {
 }
 
 class Invocation {
-  /** @param {ServeRole} role @param {any} header */
-  constructor(role, header) {
+  /** @param {ServeRole} role @param {any} header @param {import("./frames.mjs").Body} body */
+  constructor(role, header, body) {
     this.role = role;
     this.id = /** @type {number} */ (header.id);
     this.header = header;
@@ -134,9 +138,20 @@ class Invocation {
         );
     /** @type {OutgoingBody | null} */
     this.outgoing = null;
+    /** The response is out, or the `scheduled` or `queue` handler has ended. */
     this.responded = false;
     this.waiting = 0;
     this.expired = false;
+    /** Of a batch: copied, since the frame's memory is used again. @type {Uint8Array[]} */
+    this.bodies = newList();
+    if (header.t === "run") {
+      let at = 0;
+      for (let i = 0; i < header.messages.length; i++) {
+        const { length } = header.messages[i];
+        ArrayPush(this.bodies, body.copy(at, length));
+        at += length;
+      }
+    }
   }
 
   send(/** @type {string} */ type, /** @type {string} */ more = "", /** @type {Uint8Array | string | null} */ body = null) {
@@ -147,22 +162,46 @@ class Invocation {
     if (this.started) return;
     this.started = true;
     const { main } = this.role;
-    const found = typeof main === "object" && main !== null ? ReflectGetOwnPropertyDescriptor(main, "fetch") : undefined;
+    const isFetch = this.header.t === "fetch";
+    const name = isFetch ? "fetch" : this.header.kind;
+    const found = typeof main === "object" && main !== null ? ReflectGetOwnPropertyDescriptor(main, name) : undefined;
     const handler = found !== undefined && ObjectHasOwn(found, "value") ? found.value : undefined;
-    if (typeof handler !== "function") return this.#serverError(null);
+    if (typeof handler !== "function") {
+      return isFetch ? this.#serverError(null) : this.#ran(false, "Error", `the Worker has no ${name} handler, or its modules do not load`);
+    }
     try {
-      const request = this.#request();
-      this.request = request;
+      const request = isFetch ? this.#request() : this.#event();
       const context = ObjectFreeze({ waitUntil: (/** @type {unknown} */ promise) => this.#waitUntil(promise) });
       const result = ReflectApply(handler, main, [request, this.environment.build(), context]);
       return void follow(
         result,
-        (/** @type {unknown} */ response) => this.#answer(response),
-        (/** @type {unknown} */ error) => this.#serverError(error),
+        (/** @type {unknown} */ response) => (isFetch ? this.#answer(response) : this.#ran(true, "", "")),
+        (/** @type {unknown} */ error) => this.#failed(error),
       );
     } catch (error) {
-      return this.#serverError(error);
+      return this.#failed(error);
     }
+  }
+
+  #failed(/** @type {unknown} */ error) {
+    if (this.header.t === "fetch") return this.#serverError(error);
+    if (this.responded) return undefined;
+    this.role.console.line("error", [`The ${this.header.kind} handler failed:`, error]);
+    const { name, message } = describeThrown(error);
+    return this.#ran(false, name, message);
+  }
+
+  /** A `scheduled` or `queue` handler has ended; what it failed with is recorded (MW-24). */
+  #ran(/** @type {boolean} */ ok, /** @type {string} */ name, /** @type {string} */ message) {
+    if (this.responded) return;
+    this.responded = true;
+    this.send("ran", `,"ok":${ok},"name":${quote(name)},"message":${quote(message)}`);
+    this.#retire();
+  }
+
+  #event() {
+    if (this.header.kind === "scheduled") return scheduledEvent(this.header);
+    return queueBatch(this.header, this.bodies, this.environment, () => this.responded);
   }
 
   #request() {
@@ -172,7 +211,8 @@ class Invocation {
       init.body = this.incoming.stream;
       init.duplex = "half";
     }
-    return new TenantRequest(url, init);
+    this.request = new TenantRequest(url, init);
+    return this.request;
   }
 
   onFrame(/** @type {any} */ header, /** @type {import("./frames.mjs").Body} */ body) {
@@ -199,6 +239,11 @@ class Invocation {
       case "answer":
         this.environment.answer(header, body);
         break;
+      case "expire":
+        if (this.waiting > 0) this.role.console.line("error", ["A promise of waitUntil had its time; it is not waited for any longer."]);
+        this.waiting = 0;
+        this.#retire();
+        break;
     }
   }
 
@@ -207,6 +252,7 @@ class Invocation {
     if (this.expired) throw namedError("context_expired", "the invocation of this ctx has ended");
     this.waiting++;
     const settled = () => {
+      if (this.expired) return;
       this.waiting--;
       this.#retire();
     };

@@ -1,0 +1,114 @@
+"""More than one serving thread: a busy invocation holds nobody up; for one that never answers the Host does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.isolates.port import FetchHead, FetchResult
+from saisei_runtime.isolates.serving import ServingLimits
+from saisei_runtime.isolates.serving_threads import ThreadLimits
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SOURCE = """
+let count = 0;
+export default { async fetch(request) {
+  const path = new URL(request.url).pathname;
+  if (path === "/busy") for (;;) ;
+  if (path === "/never") return new Promise(() => request.signal.addEventListener("abort", () => { aborted++; }));
+  if (path === "/slow") await new Promise((resolve) => setTimeout(resolve, 20));
+  if (path === "/aborted") return new Response(String(aborted));
+  return new Response(String(++count));
+} };
+let aborted = 0;
+"""
+
+
+async def fetch(lab: Any, path: str = "/") -> FetchResult:
+    result: FetchResult = await lab.pool.fetch(lab.code(SOURCE), FetchHead("GET", f"https://a.example{path}", ()))
+    return result
+
+
+async def text(result: FetchResult) -> str:
+    return b"".join([chunk async for chunk in result.body]).decode()
+
+
+def threads_of(lab: Any) -> Any:
+    return next(iter(lab.pool._isolates["worker"].serving.values()))
+
+
+async def eventually(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_busy_invocation_stops_nobody(own_lab: Any) -> None:
+    """W-154, MW-20, Issue 4: the next invocations are answered by another thread; the busy one is ended in time."""
+    lab = own_lab(serve_stalled_after=8.0, threads=ThreadLimits(most=2, patience=0.05))
+    assert await text(await fetch(lab)) == "1"
+    busy = asyncio.create_task(fetch(lab, "/busy"))
+    await eventually(lambda: threads_of(lab).invocations == 1)
+    async with asyncio.timeout(7):
+        assert await text(await fetch(lab)) == "1"
+    assert not busy.done()
+    with pytest.raises(SaiseiError, match="backend_unavailable"):
+        await busy
+    assert (await fetch(lab)).status == 200
+
+
+async def test_threads_are_bounded(own_lab: Any) -> None:
+    """Design 3, Issue 4: no more threads than allowed; what finds all of them busy waits until one is ended."""
+    lab = own_lab(serve_stalled_after=2.0, threads=ThreadLimits(most=2, patience=0.02))
+    busy = [asyncio.create_task(fetch(lab, "/busy")) for _ in range(2)]
+    await eventually(lambda: lab.pool._isolates and threads_of(lab).invocations == 2)
+    late = asyncio.create_task(fetch(lab))
+    await eventually(lambda: late.done() or threads_of(lab).size > 1)
+    assert threads_of(lab).size <= 2
+    results = await asyncio.gather(*busy, late, return_exceptions=True)
+    assert [isinstance(result, SaiseiError) for result in results[:2]] == [True, True]
+    # It waited with one that was ended, or found the next one.
+    assert isinstance(results[2], SaiseiError) or await text(results[2]) == "1"
+    assert await text(await fetch(lab)) in ("1", "2")
+
+
+async def test_waiting_invocations_share_a_thread(own_lab: Any) -> None:
+    """MW-20, Issue 4: invocations that only wait need no second thread."""
+    lab = own_lab(threads=ThreadLimits(most=4, patience=30.0))
+    results = await asyncio.gather(*(fetch(lab, "/slow") for _ in range(30)))
+    assert sorted([int(await text(result)) for result in results]) == list(range(1, 31))
+    assert threads_of(lab).size == 1
+
+
+async def test_idle_threads_shrink_away(own_lab: Any) -> None:
+    """Design 3: threads that were needed once are ended when nobody uses them."""
+    limits = ThreadLimits(most=3, patience=0.05, idle_after=0.2)
+    lab = own_lab(serve_stalled_after=2.0, process_idle_after=60.0, threads=limits)
+    assert await text(await fetch(lab)) == "1"
+    busy = asyncio.create_task(fetch(lab, "/busy"))
+    await eventually(lambda: threads_of(lab).invocations == 1)
+    await text(await fetch(lab))
+    with pytest.raises(SaiseiError):
+        await busy
+    await fetch(lab)
+
+    def look() -> bool:
+        threads_of(lab).retire_idle(asyncio.get_running_loop().time())
+        return bool(threads_of(lab).size == 1)
+
+    await eventually(look)
+
+
+async def test_a_handler_that_never_answers(own_lab: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """MW-23, Issue 4: the Host answers 504 without details, aborts the request's signal and says so in the log."""
+    lab = own_lab(serving=ServingLimits(answer_within=0.5))
+    with caplog.at_level(logging.INFO, logger="saisei_runtime.worker"):
+        result = await fetch(lab, "/never")
+    assert (result.status, await text(result)) == (504, "The Worker did not answer in time.")
+    assert "gave no Response" in caplog.text
+    assert await text(await fetch(lab, "/aborted")) == "1"
