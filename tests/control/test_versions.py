@@ -234,6 +234,42 @@ async def test_a_selected_version_that_loses_its_readiness_is_shown(kit: Kit, cl
     assert await client.made(urls.WORKER_ENDPOINT, "door", {"worker": ref(worker)})
 
 
+async def test_a_version_is_reconciled_by_an_equal_put(client: Client, build: Builder) -> None:
+    """WV-09, WV-10: a new key makes a new Operation and generation of the same thing, which stays as it is."""
+    worker, bundle = await build.worker(), await build.bundle(["fetch"])
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": ["fetch"]}
+    uid = await client.made(VERSION, "version", spec)
+    observed = {"ready": True, "resolvedBindings": True, "bundleVerified": True}
+    found = await client.get(uid)
+    assert (json.loads(found.observed_json), json.loads(found.output_json)) == (observed, {})
+    again = await client.settled(await client.update(uid, 1, spec))
+    assert (again.status, again.generation) == (pb.OPERATION_STATUS_SUCCEEDED, 2)
+    found = await client.get(uid)
+    assert (found.generation, found.observed_generation, json.loads(found.observed_json)) == (2, 2, observed)
+
+
+async def test_a_version_is_not_ready_before_it_was_looked_at(kit: Kit, client: Client, build: Builder) -> None:
+    """WV-10, F-11: what is not known yet is not shown."""
+    worker, bundle = await build.worker(), await build.bundle()
+    kit.runtime.holds["InspectVersion"] = asyncio.Event()
+    spec = {"worker": ref(worker), "bundle": ref(bundle), "handlers": []}
+    operation = await client.create(VERSION, "version", spec)
+    assert (await client.get(operation.resource_uid)).observed_json == "{}"
+    kit.runtime.holds["InspectVersion"].set()
+    await client.settled(operation)
+    assert json.loads((await client.get(operation.resource_uid)).observed_json)["ready"] is True
+
+
+async def test_a_version_needs_no_namespace(client: Client, build: Builder) -> None:
+    """WV-12: its Worker has a workflow of another class, or none: that is looked at when a Deployment selects it."""
+    worker = await build.worker()
+    await client.made(urls.DURABLE_WORKFLOW, "flow", {"worker": ref(worker), "className": "Flow"})
+    without = await build.version(worker, ["fetch"], [])
+    assert json.loads((await client.get(without)).observed_json)["ready"] is True
+    deployment = client.create(urls.WORKER_DEPLOYMENT, "live", deployment_spec(worker, without))
+    assert (await refused(deployment)).reason == "dependency_conflict"
+
+
 async def test_private_inputs_may_be_given_again(kit: Kit, client: Client, build: Builder) -> None:
     """H-154, H-045: the original map changes nothing, another conflicts, and after the end it is operation_terminal."""
     worker, bundle = await build.worker(), await build.bundle()

@@ -1,0 +1,86 @@
+"""Which invocations of a Version are under way: from their acceptance to the end of the response."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from saisei.control.v1 import assignments_pb2 as pb
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.code import WorkerCode
+from saisei_runtime.hosting.state import HostedState
+from saisei_runtime.isolates.port import FetchHead, FetchResult
+from saisei_runtime.serving.invoke import Serving
+
+HEAD = FetchHead("GET", "https://a.workers.test/", ())
+
+
+class Pool:
+    """Answers each fetch with two parts; or fails."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.fails = False
+
+    async def fetch(self, code: WorkerCode, request: FetchHead) -> FetchResult:
+        if self.fails:
+            raise SaiseiError("backend_unavailable", "no thread")
+        return FetchResult(200, (), self._parts())
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        try:
+            yield b"a"
+            yield b"b"
+        finally:
+            self.closed += 1
+
+
+class Codes:
+    async def load(self, version_uid: str) -> WorkerCode:
+        return WorkerCode(version_uid, "w", "main.mjs", {}, frozenset({"fetch"}))
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool()
+
+
+@pytest.fixture
+def serving(pool: Pool) -> Serving:
+    state = HostedState()
+    body = pb.DeploymentAssignment(worker_uid="w", versions=[pb.WeightedVersion(version_uid="v", weight=10_000)])
+    state.apply(pb.Assignment(revision=1, resource_uid="d", deployment=body))
+    door = pb.EndpointAssignment(worker_uid="w", hostname="a.workers.test")
+    state.apply(pb.Assignment(revision=2, resource_uid="e", endpoint=door))
+    return Serving(state, Codes(), pool)
+
+
+async def test_an_invocation_lasts_to_the_end_of_its_body(serving: Serving, pool: Pool) -> None:
+    """WV-13: counted while its body is read, and no longer."""
+    result = await serving.fetch("a.workers.test", HEAD)
+    other = await serving.fetch("a.workers.test", HEAD)
+    assert serving.invocations_of("v") == 2
+    assert [part async for part in result.body] == [b"a", b"b"]
+    assert serving.invocations_of("v") == 1
+    assert [part async for part in other.body] == [b"a", b"b"]
+    assert serving.invocations_of("v") == serving.invocations_of("another") == 0
+
+
+async def test_a_body_that_is_closed_is_no_invocation_any_more(serving: Serving, pool: Pool) -> None:
+    """WV-13: also when nobody read it, or only a part of it; closing it again changes nothing."""
+    for read in (0, 1):
+        result = await serving.fetch("a.workers.test", HEAD)
+        for _ in range(read):
+            await anext(result.body)
+        for _ in range(2):
+            await result.body.aclose()  # type: ignore[attr-defined]
+        assert serving.invocations_of("v") == 0
+
+
+async def test_a_fetch_that_fails_is_over(serving: Serving, pool: Pool) -> None:
+    """WV-13: what never began holds nothing."""
+    pool.fails = True
+    with pytest.raises(SaiseiError):
+        await serving.fetch("a.workers.test", HEAD)
+    assert serving.invocations_of("v") == 0
