@@ -41,6 +41,8 @@ export class DocumentFault {
     this.message = message;
   }
 }
+// Made next to tenant code: a setter on Object.prototype would be given them, and with them the class.
+Object.setPrototypeOf(DocumentFault.prototype, null);
 
 const invalid = (/** @type {string} */ what) => new DocumentFault("invalid", what);
 /** "a Date, which …: use …" */
@@ -61,6 +63,7 @@ class Level {
     this.next = 0;
   }
 }
+Object.setPrototypeOf(Level.prototype, null);
 
 /** Where the value lies that is written now: `$.items[3].due`. */
 function pathOf(/** @type {Level[]} */ stack, /** @type {Level | null} */ level) {

@@ -19,6 +19,8 @@ import {
   ReflectOwnKeys,
   RegExpExec,
 } from "./intrinsics.mjs";
+import { guardPatterns } from "./dragnet.mjs";
+import { severQueues } from "./severed.mjs";
 
 const { isMap, isSet } = util.types;
 
@@ -55,6 +57,8 @@ const prototypes = [];
 const extensible = [];
 /** `null`: cannot gain properties. @type {(PropertyKey[] | null)[]} */
 const keysOf = [];
+/** Properties that are taken back at most: a thread is cheaper than more of them. */
+const MAX_ADDED = 4_096;
 
 /** Every property that can change: where, which, its value or getter, its setter, its flags. @type {object[]} */
 const owners = [];
@@ -149,6 +153,8 @@ const BARE = new Set([Object.prototype, Function.prototype]);
  * @returns {number} how many properties are watched
  */
 export function capture(specimens) {
+  severQueues();
+  guardPatterns();
   const asyncIterator = Object.getPrototypeOf(Object.getPrototypeOf((async function* () {}).prototype));
   const open = new Set([Object.getPrototypeOf(Uint8Array), Object.getPrototypeOf(Uint8Array.prototype), globalThis, asyncIterator]);
   for (const name of EXTENSIBLE) {
@@ -211,15 +217,20 @@ export function isPristine() {
  */
 export function restore() {
   const count = objects.length;
+  let added = 0;
   for (let i = 0; i < count; i++) {
     const object = /** @type {object} */ (objects[i]);
     if (ReflectGetPrototypeOf(object) !== prototypes[i] || ReflectIsExtensible(object) !== extensible[i]) return false;
     const keys = /** @type {PropertyKey[] | null} */ (keysOf[i]);
     if (keys === null) continue;
     const now = ReflectOwnKeys(object);
+    const length = keys.length;
+    if (now.length > length + MAX_ADDED) return false;
     for (let j = 0; j < now.length; j++) {
       const key = /** @type {PropertyKey} */ (now[j]);
-      if (keys[j] !== key && !holds(keys, key) && !ReflectDeleteProperty(object, key)) return false;
+      // Beyond its end a list would be asked for an index that Object.prototype may have a getter for.
+      if ((j < length && keys[j] === key) || holds(keys, key)) continue;
+      if (++added > MAX_ADDED || !ReflectDeleteProperty(object, key)) return false;
     }
   }
   // Object.prototype has its own keys only by now, so descriptors have no more fields than they show.

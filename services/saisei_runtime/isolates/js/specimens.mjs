@@ -5,7 +5,7 @@
 
 import { createHistogram } from "node:perf_hooks";
 import { BlockList, SocketAddress } from "node:net";
-
+import { keptByNode, ownMethods } from "./dragnet.mjs";
 
 /** What throws gives its error. */
 function thrownBy(/** @type {() => unknown} */ fn) {
@@ -155,7 +155,50 @@ async function later() {
   ]; // prettier-ignore
 }
 
-/** A fresh set. What two sets have in common belongs to the realm. Making one leaves timers, counted work and a taint behind. @returns {Promise<unknown[]>} */
+/** A place of a stack, as `Error.prepareStackTrace` gets it. */
+function places() {
+  const found = Object.getOwnPropertyDescriptor(Error, "prepareStackTrace");
+  Error.prepareStackTrace = (_error, sites) => sites;
+  const sites = /** @type {any} */ (new Error("x").stack);
+  Reflect.deleteProperty(Error, "prepareStackTrace");
+  if (found !== undefined) Object.defineProperty(Error, "prepareStackTrace", found);
+  return Array.isArray(sites) ? sites : [];
+}
+
+/** More of what Node's fetch classes decide by lists and patterns of their own. */
+function decisions() {
+  const init = {
+    method: "PUT", body: "x", headers: [["a", "b"], ["content-type", "text/plain;charset=utf-8"], ["set-cookie", "c=d"]], mode: "cors",
+    credentials: "include", cache: "no-store", redirect: "follow", integrity: "", keepalive: false, referrer: "about:client",
+    referrerPolicy: "no-referrer", duplex: "half", window: null,
+  }; // prettier-ignore
+  const request = new Request("http://specimen.invalid/", /** @type {any} */ (init));
+  const headers = new Headers(/** @type {any} */ ({ accept: "text/html", Cookie: "a=b" }));
+  for (const [key, value] of [["x", "y"], ["set-cookie", "a=b"], ["content-type", "application/json"]]) headers.append(key, value);
+  headers.set("x", "z");
+  headers.delete("x");
+  headers.forEach(() => {});
+  const codes = [200, 204, 205, 304, 404, 599].map((status) => thrownBy(() => new Response(null, { status, statusText: "x", headers })));
+  const redirects = [301, 302, 303, 307, 308, 200].map((status) => thrownBy(() => Response.redirect("http://specimen.invalid/", status)));
+  const refused = ["CONNECT", "TRACK", "a b", "get"].map((method) => thrownBy(() => new Request(request.url, { method })));
+  const wrong = ["mode", "credentials", "cache", "redirect", "referrerPolicy", "duplex", "signal", "window", "priority"].map((key) =>
+    thrownBy(() => new Request(request.url, /** @type {any} */ ({ [key]: "nothing" }))),
+  );
+  return [
+    request, new Request(request.clone(), { method: "POST", body: "y" }), headers, headers.getSetCookie(), [...headers], ...codes,
+    ...redirects, ...refused, ...wrong, thrownBy(() => new Headers([["a b", "c"]])), thrownBy(() => new Headers({ a: "b\nc" })),
+    thrownBy(() => new Response("x", { status: 204 })), thrownBy(() => new Request("http://a:b@c/")), structuredClone(new Blob(["x"], { type: "a/b" })),
+  ]; // prettier-ignore
+}
+
+const made = () => [...streams(), ...fetchClasses(), ...events(), ...values(), ...language(), ...decisions()];
+
+/**
+ * A fresh set, and what Node keeps for all of them. What two sets have in common belongs to the realm. Making one leaves timers, counted
+ * work and a taint behind. @returns {Promise<unknown[]>}
+ */
 export async function specimens() {
-  return [...streams(), ...fetchClasses(), ...events(), ...values(), ...language(), ...(await later())];
+  const kept = keptByNode(made);
+  ownMethods(kept);
+  return [...made(), ...(await later()), ...kept, ...places()];
 }

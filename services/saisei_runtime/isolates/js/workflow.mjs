@@ -9,12 +9,13 @@ import {
   follow,
   quote,
 } from "./intrinsics.mjs";
-import { activity, dropTimers, hostTimers } from "./quiescence.mjs";
+import { activity, dropTimers, hostTimers, taint } from "./quiescence.mjs";
 import { DocumentFault, decodeDocument, encodeDocument } from "./documents.mjs";
 import { Graph, ModuleProblem } from "./modules.mjs";
 import { Environment } from "./environment.mjs";
 import { Steps } from "./step.mjs";
 import { isPristine, restore } from "./pristine.mjs";
+import { drained, hasNoTimers } from "./severed.mjs";
 import { ownMessage, shorten, stackOf } from "./thrown.mjs";
 
 const { setImmediate, setTimeout } = hostTimers;
@@ -220,13 +221,18 @@ class Run {
     this.role.egress.dropAll();
   }
 
-  /** Runs as a macrotask of its own, so every microtask of the tenant is over. */
+  /** Runs as a macrotask of its own. What the tenant's microtasks of that very task begin is dropped or waited for as well. */
   #check = () => {
+    const isDrained = drained();
     this.#drop();
-    if (activity.pending > 0 && activity.tainted === "" && now() - this.stoppedAt < SETTLE_MS) {
-      setTimeout(this.#check, 1);
+    const busy = activity.pending > 0 || !isDrained;
+    if (busy && activity.tainted === "" && now() - this.stoppedAt < SETTLE_MS) {
+      if (isDrained) setTimeout(this.#check, 1);
+      else setImmediate(this.#check);
       return;
     }
+    if (!isDrained) taint("work of Node's is unfinished");
+    else if (!hasNoTimers()) taint("a timer of Node's waits");
     const begun = now();
     const quiescent = activity.pending === 0 && activity.tainted === "";
     const untouched = quiescent && isPristine();
