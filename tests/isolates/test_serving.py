@@ -376,3 +376,34 @@ async def test_serving_does_not_disturb_workflows(lab: Any, make_workflow: Any) 
     end, _ = await lab.run(make_workflow("return {a: 1};"))
     assert end.outcome == Completed(b'{"a":1}')
     assert await read(await task) == b"x"
+
+
+async def test_small_chunks_travel_together(lab: Any) -> None:
+    """MW-23: what has piled up goes on in pieces of up to 64 KiB, whole and in order."""
+    source = handler(
+        """let n = 0; return new Response(new ReadableStream({pull(c) {
+          if (n === 2000) c.close(); else c.enqueue(new Uint8Array(100).fill(n++)); }}));"""
+    )
+    result = await fetch(lab, source)
+    body: Any = result.body
+    invocation = body.ag_frame.f_locals["self"]
+    await until(lambda: len(invocation._chunks) > 1000)
+    got = [chunk async for chunk in result.body]
+    assert b"".join(got) == b"".join(bytes([n % 256]) * 100 for n in range(2000))
+    assert max(map(len, got)) <= 65536
+    assert len(got) < 1000
+
+
+async def test_a_body_changed_after_it_was_given(lab: Any) -> None:
+    """MW-23, W-051: what a Worker does to a chunk later changes nothing of what it has sent."""
+    source = handler(
+        """const big = new Uint8Array(1000000).fill(1); let sent = false;
+        setTimeout(() => { big.fill(2); big.buffer.transfer(); }, 20);
+        return new Response(new ReadableStream({pull(c) {
+          if (sent) return new Promise(() => {}); sent = true; c.enqueue(big); setTimeout(() => c.close(), 40); }}));"""
+    )
+    result = await fetch(lab, source)
+    await asyncio.sleep(0)
+    got = await read(result)
+    assert len(got) == 1_000_000
+    assert set(got) == {1}

@@ -412,6 +412,7 @@ class NodeProcess:
         assert child.stderr is not None
         while chunk := os.read(child.stderr.fileno(), _STDERR_KEPT):
             tail = (tail + chunk)[-_STDERR_KEPT:]
+        child.stderr.close()
         status = child.wait()
         try:
             loop.call_soon_threadsafe(self._on_reaped, status, tail)

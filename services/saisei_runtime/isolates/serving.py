@@ -172,13 +172,22 @@ class Invocation:
         if self._sending is not None and not self._sending.done():
             self._sending.cancel()
 
+    def _next_chunk(self) -> bytes:
+        """Small chunks that have come together go on together: each message further on costs as much as 64 KiB."""
+        parts = [self._chunks.popleft()]
+        size = len(parts[0])
+        while self._chunks and size + len(self._chunks[0]) <= _LARGEST_CHUNK:
+            size += len(self._chunks[0])
+            parts.append(self._chunks.popleft())
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
     async def body(self) -> AsyncIterator[bytes]:
         """SaiseiError backend_unavailable when the body breaks off: it must not look complete."""
         whole = False
         try:
             while True:
                 while self._chunks:
-                    chunk = self._chunks.popleft()
+                    chunk = self._next_chunk()
                     self._thread.send(CreditIn(self.number, len(chunk)))
                     yield chunk
                 if self._ended:

@@ -24,7 +24,7 @@ class ThreadLimits:
     later ones end after `idle_after` seconds without an invocation."""
 
     most: int = 4
-    patience: float = 0.025
+    patience: float = 0.06
     idle_after: float = 30.0
 
 

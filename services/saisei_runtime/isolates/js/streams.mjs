@@ -148,17 +148,24 @@ export class OutgoingBody {
     this.over = true;
   }
 
-  pump() {
-    while (this.rest !== null && this.credit > 0 && !this.over) {
-      const { rest } = this;
+  /** Sends as much of the bytes as there is credit for. @param {Uint8Array} bytes @returns {Uint8Array | null} the rest */
+  #sendOf(bytes) {
+    let rest = bytes;
+    while (this.credit > 0) {
       const size = TypedArrayByteLength(rest);
       const part = size > CHUNK ? CHUNK : size;
       const at = TypedArrayByteOffset(rest);
-      this.rest = size > CHUNK ? new SafeUint8Array(TypedArrayBuffer(rest), at + CHUNK, size - CHUNK) : null;
       this.credit -= part;
       this.send(size > CHUNK ? new SafeUint8Array(TypedArrayBuffer(rest), at, CHUNK) : rest);
+      if (size <= CHUNK) return null;
+      rest = new SafeUint8Array(TypedArrayBuffer(rest), at + CHUNK, size - CHUNK);
     }
-    if (this.over || this.reading || this.credit <= 0) return;
+    return rest;
+  }
+
+  pump() {
+    if (this.rest !== null && !this.over) this.rest = this.#sendOf(this.rest);
+    if (this.over || this.reading || this.rest !== null || this.credit <= 0) return;
     this.reading = true;
     PromiseThen(
       read(this.reader),
@@ -173,8 +180,9 @@ export class OutgoingBody {
           this.stop(error);
           this.onEnd(error);
         } else {
-          // A copy: the tenant may resize or transfer its own meanwhile.
-          if (TypedArrayByteLength(value) > 0) this.rest = new SafeUint8Array(value);
+          const rest = TypedArrayByteLength(value) > 0 ? this.#sendOf(value) : null;
+          // A copy: the tenant may resize or transfer its own before there is credit again.
+          if (rest !== null) this.rest = new SafeUint8Array(rest);
           this.pump();
         }
       },
