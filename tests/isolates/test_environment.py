@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import Binding, BindingKind
 from saisei_runtime.isolates.port import Completed
-from saisei_runtime.isolates.process import JS_FOLDER, node_command
+from saisei_runtime.isolates.process import JS_FOLDER, has_own_network, node_command
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -187,3 +188,16 @@ async def test_no_environment_or_files(lab: Any) -> None:
     assert not any("net" in part or "child" in part or "write" in part for part in command[:-2])
     process = lab.pool._isolates["worker"].process
     assert Path(f"/proc/{process.pid}/environ").read_bytes() == b"TZ=UTC\0"
+
+
+async def test_a_network_of_its_own(lab: Any) -> None:
+    """Design 3, Issue 4: where the kernel allows it, the process has an empty network; else the log says so."""
+    await value(lab, "return {};")
+    process = lab.pool._isolates["worker"].process
+    allowed = subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode == 0
+    assert has_own_network(process.pid) or not allowed
+    if has_own_network(process.pid):
+        lines = Path(f"/proc/{process.pid}/net/dev").read_text().splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in lines] == ["lo"]
+        routes = Path(f"/proc/{process.pid}/net/route").read_text().splitlines()[1:]
+        assert routes == []

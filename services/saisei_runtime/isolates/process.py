@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 JS_FOLDER = Path(__file__).resolve().parent / "js"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
 # How often a process that is spared for now is looked at.
 _SPARE_LOOK = 0.05
 # How long the last frames of a joined thread may still be on their way, in seconds.
@@ -89,19 +91,34 @@ def node_command(orphaned_after: float) -> list[str]:
 
 
 @functools.cache
-def _prctl() -> Callable[..., int] | None:
-    if sys.platform != "linux":
-        return None
-    call: Callable[..., int] = ctypes.CDLL(None).prctl
-    return call
+def _kernel() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _die_with(parent: int, prctl: Callable[..., int] | None) -> None:
-    """Runs in the child before exec: it is killed when the thread that forked it ends (PR_SET_PDEATHSIG)."""
-    if prctl is not None:
-        prctl(1, signal.SIGKILL)
+def _confine(parent: int, kernel: ctypes.CDLL | None) -> None:
+    """Runs in the child before exec: it gets an empty network of its own, for which it may need users of its own, and
+    is killed when the thread that forked it ends (PR_SET_PDEATHSIG; last, since new users take it away)."""
+    if kernel is not None:
+        if kernel.unshare(_CLONE_NEWNET) != 0:
+            kernel.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+        kernel.prctl(1, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+
+
+def has_own_network(pid: int) -> bool:
+    """False also when the kernel does not tell."""
+    try:
+        return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+    except OSError:
+        return False
+
+
+@functools.cache
+def _tell_of_shared_network() -> None:
+    _log.warning(
+        "the kernel gives Node no network of its own: only the runtime's egress policy and Node's own limits count"
+    )
 
 
 def _spawn(line: int, settings: IsolateSettings) -> subprocess.Popen[bytes]:
@@ -115,7 +132,7 @@ def _spawn(line: int, settings: IsolateSettings) -> subprocess.Popen[bytes]:
         env={"TZ": "UTC"},
         start_new_session=True,
         pass_fds=() if settings.inherit_fd < 0 else (settings.inherit_fd,),
-        preexec_fn=functools.partial(_die_with, os.getpid(), _prctl()),  # noqa: PLW1509 - two system calls, no locks
+        preexec_fn=functools.partial(_confine, os.getpid(), _kernel()),  # noqa: PLW1509 - system calls, no locks
     )
 
 
@@ -288,7 +305,10 @@ class NodeProcess:
         metrics.booted("process", loop.time() - self._heard)
         self._heard = loop.time()
         self._beat()
-        _log.info("Node started", extra={"worker": self.name, "node_pid": self.pid})
+        own_network = has_own_network(self.pid)
+        if not own_network:
+            _tell_of_shared_network()
+        _log.info("Node started", extra={"worker": self.name, "node_pid": self.pid, "own_network": own_network})
 
     @property
     def socket_path(self) -> str:
