@@ -108,11 +108,38 @@ STASHES = {
           set(value) { it = this; store(this, "kind", value); }});
         try { await step.do("x", () => [1]); } catch {} delete Object.prototype.kind;
         it = Object.getPrototypeOf(it); if (it === Object.prototype || it === null) it = {};""",
+    "reads of pipes": """let it = {}; tapSlot(Object.prototype, "writer", (request) => { it = request; });
+        await new ReadableStream({start(c) { c.enqueue(1); c.close(); }}).pipeThrough(new TransformStream())
+          .pipeTo(new WritableStream()); delete Object.prototype.writer; it = Object.getPrototypeOf(it);
+        if (it === Object.prototype || it === null) it = {};""",
     "outgoing bodies": """let it = {}; Object.defineProperty(Object.prototype, "credit", {configurable: true,
           set(value) { it = this; store(this, "credit", value); }});
         fetch("http://127.0.0.1/", {method: "POST", body: "x"}).catch(() => {}); delete Object.prototype.credit;
         it = Object.getPrototypeOf(it); if (it === Object.prototype || it === null) it = {};""",
 }
+
+
+REACHES = {
+    "the process, by the listener of a rejection": """const {apply} = Function.prototype; let got = "";
+        Function.prototype.apply = function (self, args) {
+          if (typeof self?.getBuiltinModule === "function") got = "process";
+          return Reflect.apply(this, self, args); };
+        Promise.reject(new Error("x")); await later(5); Function.prototype.apply = apply; return {got};""",
+    "Node's store of random numbers, by its length": """const owner = Object.getPrototypeOf(Uint8Array.prototype);
+        const found = Object.getOwnPropertyDescriptor(owner, "length"); let got = "";
+        Object.defineProperty(owner, "length", {...found, get() {
+          got += this.constructor.name; return Reflect.apply(found.get, this, []); }});
+        for (let i = 0; i < 300; i++) crypto.randomUUID(); await later(5);
+        Object.defineProperty(owner, "length", found); return {got};""",
+}
+
+
+@pytest.mark.parametrize("kind", REACHES)
+async def test_patched_builtins_reach_no_inside(lab: Any, make_workflow: Any, kind: str) -> None:
+    """Design 3, W-083: a patched builtin is never called on the process, on Buffers or on native memory of Node's."""
+    end, _ = await lab.run(make_workflow(REACHES[kind], before=BEFORE))
+    assert end.outcome == Completed(b'{"got":""}')
+    assert end.proof.kind is ProofKind.QUIESCENT
 
 
 @pytest.mark.parametrize("kind", STASHES)

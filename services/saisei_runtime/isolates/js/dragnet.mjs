@@ -6,14 +6,14 @@
  * get the methods that they are used with as their own, so that no tenant's is ever called on them.
  */
 
-import { types } from "node:util";
 import { ReflectApply, SafeSet, SetAdd, SetHas } from "./intrinsics.mjs";
 import { taint } from "./quiescence.mjs";
 
-const { isMap, isRegExp, isSet, isWeakMap, isWeakSet } = types;
-
-/** The builtin methods that ordinary JavaScript calls on what it holds. */
-const OWNERS = [Array, Map, Set, WeakMap, WeakSet, RegExp, String, Function, Promise, Object].map((owner) => owner.prototype);
+/** Whose methods and getters ordinary JavaScript uses on what it holds. The order matters for what has several of them. */
+const OWNERS = [
+  Array, Map, Set, WeakMap, WeakSet, WeakRef, RegExp, String, Function, Promise, Date, ArrayBuffer, Object.getPrototypeOf(Uint8Array),
+  TextEncoder, TextDecoder, Headers, URL, URLSearchParams, AbortController, AbortSignal, EventTarget, Event, Object,
+].map((owner) => owner.prototype); // prettier-ignore
 
 /** Every object that is this or an argument of a builtin method while `use` runs. @param {() => unknown} use @returns {Set<any>} */
 function caughtDuring(use) {
@@ -27,21 +27,27 @@ function caughtDuring(use) {
   for (const owner of OWNERS) {
     for (const key of Reflect.ownKeys(owner)) {
       const found = /** @type {PropertyDescriptor} */ (Object.getOwnPropertyDescriptor(owner, key));
-      if (key === "constructor" || typeof found.value !== "function" || !found.configurable) continue;
-      const original = found.value;
+      if (key === "constructor" || !found.configurable) continue;
+      const watched = { ...found };
+      for (const part of /** @type {const} */ (["value", "get"])) {
+        const original = found[part];
+        if (typeof original !== "function") continue;
+        // A method, so that it is no constructor, as what it stands for.
+        watched[part] = {
+          /** @this {any} */
+          watched(/** @type {any[]} */ ...args) {
+            if (!busy) {
+              busy = true;
+              take(this);
+              for (let i = 0; i < args.length; i++) take(args[i]);
+              busy = false;
+            }
+            return ReflectApply(original, this, args);
+          },
+        }.watched;
+      }
       replaced.push([owner, key, found]);
-      const value = function (/** @type {any[]} */ ...args) {
-        // @ts-ignore whatever it is called on
-        const self = this;
-        if (!busy) {
-          busy = true;
-          take(self);
-          for (let i = 0; i < args.length; i++) take(args[i]);
-          busy = false;
-        }
-        return new.target === undefined ? ReflectApply(original, self, args) : undefined;
-      };
-      Object.defineProperty(owner, key, { ...found, value });
+      Object.defineProperty(owner, key, watched);
     }
   }
   try {
@@ -64,13 +70,38 @@ export function keptByNode(use) {
 
 /** The prototype that has the methods of such an object. */
 function prototypeOf(/** @type {any} */ value) {
-  if (Array.isArray(value)) return Array.prototype;
-  if (isMap(value)) return Map.prototype;
-  if (isSet(value)) return Set.prototype;
-  if (isWeakMap(value)) return WeakMap.prototype;
-  if (isWeakSet(value)) return WeakSet.prototype;
-  if (isRegExp(value)) return RegExp.prototype;
+  for (const owner of OWNERS) {
+    if (owner !== Object.prototype && owner !== Function.prototype && Object.prototype.isPrototypeOf.call(owner, value)) return owner;
+  }
   return null;
+}
+
+/**
+ * The objects that a getter or setter of Object.prototype is called on while `use` runs.
+ * @param {string[]} names @param {() => Promise<unknown>} use @returns {Promise<object[]>}
+ */
+export async function tapped(names, use) {
+  /** @type {object[]} */
+  const found = [];
+  for (const name of names) {
+    Object.defineProperty(Object.prototype, name, {
+      get() {
+        if (this !== Object.prototype && this !== globalThis) found.push(this);
+        return undefined;
+      },
+      set(value) {
+        found.push(this);
+        Object.defineProperty(this, name, { value, writable: true, enumerable: true, configurable: true });
+      },
+      configurable: true,
+    });
+  }
+  try {
+    await use();
+  } finally {
+    for (const name of names) Reflect.deleteProperty(Object.prototype, name);
+  }
+  return found;
 }
 
 /** Gives each its methods as properties of its own, so that looking one up finds no tenant's. @param {any[]} kept */
@@ -81,7 +112,7 @@ export function ownMethods(kept) {
     for (const key of Reflect.ownKeys(prototype)) {
       if (Object.hasOwn(value, key)) continue;
       const found = /** @type {PropertyDescriptor} */ (Object.getOwnPropertyDescriptor(prototype, key));
-      Object.defineProperty(value, key, { ...found, enumerable: false });
+      Object.defineProperty(value, key, { ...found, enumerable: false, configurable: false });
     }
   }
 }

@@ -90,6 +90,25 @@ export function severQueues() {
     sever(prototype);
   }
   for (const one of classes) Object.freeze(one);
+  // Its length is asked for by name, and it is native memory: whoever alters it ends the process.
+  const { async_ids_stack: ids } = internalBinding("async_wrap");
+  Object.defineProperty(ids, "length", { value: ids.length, writable: false, enumerable: false, configurable: false });
+}
+
+/**
+ * `process` as an emitter calls each listener with `listener.apply(process, …)`: a tenant's `apply` would be given the process. This one
+ * calls the host's listeners and nobody else.
+ * @param {NodeJS.Process} process @param {Record<string, (value: any) => void>} listeners
+ */
+export function listenOnly(process, listeners) {
+  const known = Object.freeze(Object.assign(Object.create(null), listeners));
+  const emit = (/** @type {string} */ name, /** @type {any} */ value) => {
+    const listener = known[name];
+    if (listener === undefined) return false;
+    listener(value);
+    return true;
+  };
+  Object.defineProperty(process, "emit", { value: emit, writable: false, enumerable: false, configurable: false });
 }
 
 const HAS_TICK = 0;

@@ -5,7 +5,8 @@
 
 import { createHistogram } from "node:perf_hooks";
 import { BlockList, SocketAddress } from "node:net";
-import { keptByNode, ownMethods } from "./dragnet.mjs";
+import { AsyncResource } from "node:async_hooks";
+import { keptByNode, ownMethods, tapped } from "./dragnet.mjs";
 
 /** What throws gives its error. */
 function thrownBy(/** @type {() => unknown} */ fn) {
@@ -200,5 +201,22 @@ const made = () => [...streams(), ...fetchClasses(), ...events(), ...values(), .
 export async function specimens() {
   const kept = keptByNode(made);
   ownMethods(kept);
-  return [...made(), ...(await later()), ...kept, ...places()];
+  // Before the waits below: what is still at work must not be frozen.
+  const first = made();
+  /** @type {unknown[]} */
+  let last = [];
+  // Requests to read of pipes and iterators, and the members of dictionaries, which no property leads to.
+  const inner = await tapped(["reader", "writer", "validator", "code"], async () => {
+    await Promise.all([piped(), iterated()]);
+    last = await later();
+  });
+  // Of instances only the class: their streams are still at work.
+  const shared = inner.map((value) => (Object.getPrototypeOf(value) === Object.prototype ? value : Object.getPrototypeOf(value)));
+  return [...first, ...last, ...kept, ...new Set(shared), ...places(), AsyncResource.prototype];
+}
+
+const ending = () => new ReadableStream({ start: (c) => (c.enqueue(1), c.close()) });
+const piped = () => ending().pipeThrough(new TransformStream()).pipeTo(new WritableStream());
+async function iterated() {
+  for await (const _ of ending());
 }

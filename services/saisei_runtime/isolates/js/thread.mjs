@@ -13,6 +13,7 @@ import { preload, strip } from "./globals.mjs";
 import { TenantConsole } from "./console.mjs";
 import { Code } from "./modules.mjs";
 import { capture } from "./pristine.mjs";
+import { listenOnly } from "./severed.mjs";
 import { specimens } from "./specimens.mjs";
 import { Egress, closedFetch } from "./egress.mjs";
 import { WorkflowRole } from "./workflow.mjs";
@@ -51,9 +52,12 @@ const uncaught = (/** @type {unknown} */ error) => {
   role?.onUncaught(error, "Uncaught error:");
 };
 activity.onUncaught = (error, where) => role?.onUncaught(error, `Uncaught error in ${where}:`);
-on("uncaughtException", uncaught);
-on("unhandledRejection", (/** @type {unknown} */ reason) => role?.onUncaught(reason, "Unhandled rejection:"));
-on("warning", () => {});
+// The listeners only tell Node that there are some.
+for (const name of ["uncaughtException", "unhandledRejection", "warning"]) on(name, () => {});
+listenOnly(process, {
+  uncaughtException: uncaught,
+  unhandledRejection: (/** @type {unknown} */ reason) => role?.onUncaught(reason, "Unhandled rejection:"),
+});
 
 preload();
 install();
