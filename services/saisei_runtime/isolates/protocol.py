@@ -369,7 +369,9 @@ class OutAbort(Frame, tag="out_abort", frozen=True):
 
 
 class Alive(Frame, tag="alive", frozen=True):
-    pass
+    """The answer to the ping of that number: everything that was sent before it has been begun."""
+
+    number: int
 
 
 class Inspected(Frame, tag="inspected", frozen=True):

@@ -232,6 +232,7 @@ class ServingThread:
         self._opened = False
         # Set while it is asked whether it gets to new invocations.
         self._asked: asyncio.Future[bool] | None = None
+        self._questions = 0
 
     @property
     def quiet(self) -> bool:
@@ -252,7 +253,9 @@ class ServingThread:
             return self.usable
         if self._asked is None:
             self._asked = self._loop.create_future()
-            self._thread.send(Ping(0))
+            # Of a number of its own: the answer to an earlier ping says nothing of what was sent since.
+            self._questions += 1
+            self._thread.send(Ping(self._questions))
         return await asyncio.shield(self._asked) and self.usable
 
     def _answered(self, alive: bool) -> None:
@@ -350,7 +353,8 @@ class ServingThread:
                 if invocation is not None:
                     invocation.receive(frame, body)
             case Alive():
-                self._answered(True)
+                if frame.number == self._questions and frame.number > 0:
+                    self._answered(True)
             case _:
                 if not self._fetches.receive(frame, body):
                     self._thread.terminate()

@@ -71,7 +71,7 @@ export class ServeRole {
       this.console.reset(this.console.scope);
     }
     if (header.t === "open") return this.#open(header.version);
-    if (header.t === "ping") return this.link.send('{"t":"alive"}');
+    if (header.t === "ping") return this.link.send(`{"t":"alive","number":${header.number}}`);
     if (header.t === "fetch" || header.t === "run") {
       const invocation = new Invocation(this, header, body);
       MapSet(this.invocations, header.id, invocation);
