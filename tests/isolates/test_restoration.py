@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from tests.isolates.test_hostile import HEALTHY
+from tests.isolates.test_pristine import FOR_GOOD, POLLUTIONS
 
 from saisei_runtime.isolates.port import Completed, ProofKind
 
@@ -183,3 +185,16 @@ async def test_some_thousands_of_additions_are_taken_back(lab: Any, make_workflo
     for _ in range(3):
         end, _ = await lab.run(make_workflow(source))
         assert end.proof.kind is ProofKind.QUIESCENT
+
+
+async def test_a_thread_outlives_hundreds_of_restorations(own_lab: Any, make_workflow: Any) -> None:
+    """Design 3, W-083: after 500 restorations of every kind everything works as new, in one thread."""
+    lab = own_lab(max_threads=1, warm_threads=1)
+    kinds = [code for kind, code in POLLUTIONS.items() if kind not in FOR_GOOD]
+    for number in range(500):
+        end, _ = await lab.run(make_workflow(f"{kinds[number % len(kinds)]} return {{__proto__: null}};"))
+        assert end.proof.kind is ProofKind.QUIESCENT, kinds[number % len(kinds)]
+        if number % 50 == 49:
+            end, _ = await lab.run(make_workflow(HEALTHY))
+            assert end.outcome == Completed(b'{"ok":true}')
+    assert lab.pool._isolates["worker"].process._count == 1

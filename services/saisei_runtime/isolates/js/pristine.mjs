@@ -59,6 +59,8 @@ const extensible = [];
 const keysOf = [];
 /** Properties that are taken back at most: a thread is cheaper than more of them. */
 const MAX_ADDED = 4_096;
+/** Some object has so many that its keys had better not be read again. */
+let flooded = false;
 
 /** Every property that can change: where, which, its value or getter, its setter, its flags. @type {object[]} */
 const owners = [];
@@ -203,6 +205,7 @@ export function capture(specimens) {
 
 /** True when every watched object is as remembered. Also empties the legacy statics of RegExp (`RegExp.$_`). */
 export function isPristine() {
+  flooded = false;
   RegExpExec(/(?:)/, "");
   // Object.prototype first: were it to have a `value` or `get` of a tenant's, reading a descriptor's fields would call it.
   return sameObject(0) && sameProperties() && sameObjects();
@@ -216,6 +219,7 @@ export function isPristine() {
  * @returns {boolean} whether the realm is pristine now
  */
 export function restore() {
+  if (flooded) return false;
   const count = objects.length;
   let added = 0;
   for (let i = 0; i < count; i++) {
@@ -287,7 +291,10 @@ function sameObject(/** @type {number} */ i) {
   if (keys === null) return true;
   const now = ReflectOwnKeys(object);
   const length = keys.length;
-  if (now.length !== length) return false;
+  if (now.length !== length) {
+    flooded = now.length > length + MAX_ADDED;
+    return false;
+  }
   for (let j = 0; j < length; j++) if (now[j] !== keys[j]) return false;
   return true;
 }
