@@ -35,7 +35,9 @@ def copy_graph(package: Path, target: Path, *entries: str) -> None:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packages")
-    npm(["pack", "--silent", "--pack-destination", str(folder), *PACKAGES.values()], check=True)
+    # What an earlier run fetched will do; a registry that cannot be reached is told soon.
+    patience = ["--prefer-offline", "--fetch-retries=2", "--fetch-retry-maxtimeout=5000", "--fetch-timeout=30000"]
+    npm(["pack", "--silent", *patience, "--pack-destination", str(folder), *PACKAGES.values()], check=True, timeout=180)
     for name in PACKAGES:
         (archive,) = folder.glob(f"{name}-*.tgz")
         with tarfile.open(archive) as tar:
