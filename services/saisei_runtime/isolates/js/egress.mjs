@@ -11,6 +11,7 @@ import {
   SafePromise,
   SafeTypeError,
   StringStartsWith,
+  getterOf,
   quote,
   uncurryThis,
 } from "./intrinsics.mjs";
@@ -18,20 +19,17 @@ import { IncomingBody, OutgoingBody, cutOff } from "./streams.mjs";
 import { resolveWith } from "./step.mjs";
 import { needMuchStack, needStack } from "./stack.mjs";
 
-const own = (/** @type {object} */ owner, /** @type {PropertyKey} */ key) =>
-  uncurryThis(/** @type {any} */ (Object.getOwnPropertyDescriptor(owner, key)).get);
-
 const TenantRequest = Request;
 const TenantResponse = Response;
 const TenantHeaders = Headers;
-const methodOf = own(Request.prototype, "method");
-const urlOf = own(Request.prototype, "url");
-const headersOf = own(Request.prototype, "headers");
-const bodyOf = own(Request.prototype, "body");
-const signalOf = own(Request.prototype, "signal");
-const redirectOf = own(Request.prototype, "redirect");
-const abortedOf = own(AbortSignal.prototype, "aborted");
-const reasonOf = own(AbortSignal.prototype, "reason");
+const methodOf = getterOf(Request.prototype, "method");
+const urlOf = getterOf(Request.prototype, "url");
+const headersOf = getterOf(Request.prototype, "headers");
+const bodyOf = getterOf(Request.prototype, "body");
+const signalOf = getterOf(Request.prototype, "signal");
+const redirectOf = getterOf(Request.prototype, "redirect");
+const abortedOf = getterOf(AbortSignal.prototype, "aborted");
+const reasonOf = getterOf(AbortSignal.prototype, "reason");
 const listen = uncurryThis(EventTarget.prototype.addEventListener);
 const forEachHeader = uncurryThis(Headers.prototype.forEach);
 const append = uncurryThis(Headers.prototype.append);

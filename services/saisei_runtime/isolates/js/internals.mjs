@@ -10,13 +10,11 @@ import { MessagePort } from "node:worker_threads";
 import {
   ReflectApply,
   StringEndsWith,
+  getterOf,
   uncurryThis,
 } from "./intrinsics.mjs";
 import { activity, taint } from "./quiescence.mjs";
 import { needStack } from "./stack.mjs";
-
-const getterOf = (/** @type {object} */ owner, /** @type {PropertyKey} */ key) =>
-  uncurryThis(/** @type {any} */ (Object.getOwnPropertyDescriptor(owner, key)).get);
 
 /** The key of `owner` that is a symbol of that description. */
 function symbolOf(/** @type {object} */ owner, /** @type {string} */ description) {

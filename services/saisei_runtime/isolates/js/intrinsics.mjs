@@ -10,7 +10,8 @@ const { bind, call } = Function.prototype;
 /** @type {(fn: Function) => (self: any, ...args: any[]) => any} */
 export const uncurryThis = bind.bind(call);
 
-const getter = (/** @type {object} */ owner, /** @type {PropertyKey} */ key) =>
+/** What an accessor property gives, for any object. @returns {(self: any) => any} */
+export const getterOf = (/** @type {object} */ owner, /** @type {PropertyKey} */ key) =>
   uncurryThis(/** @type {any} */ (Object.getOwnPropertyDescriptor(owner, key)).get);
 
 export const {
@@ -116,10 +117,10 @@ export const SafeTypeError = TypeError;
 const TypedArray = Object.getPrototypeOf(Uint8Array);
 export const SafeUint8Array = Uint8Array;
 export const TypedArraySet = uncurryThis(TypedArray.prototype.set);
-export const TypedArrayByteLength = getter(TypedArray.prototype, "byteLength");
-export const TypedArrayBuffer = getter(TypedArray.prototype, "buffer");
-export const TypedArrayByteOffset = getter(TypedArray.prototype, "byteOffset");
-export const TypedArrayTag = getter(TypedArray.prototype, Symbol.toStringTag);
+export const TypedArrayByteLength = getterOf(TypedArray.prototype, "byteLength");
+export const TypedArrayBuffer = getterOf(TypedArray.prototype, "buffer");
+export const TypedArrayByteOffset = getterOf(TypedArray.prototype, "byteOffset");
+export const TypedArrayTag = getterOf(TypedArray.prototype, Symbol.toStringTag);
 
 export const RegExpExec = uncurryThis(RegExp.prototype.exec);
 export const SymbolDispose = Symbol.dispose;

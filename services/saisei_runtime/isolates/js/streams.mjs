@@ -11,6 +11,7 @@ import {
   TypedArrayByteLength,
   TypedArrayByteOffset,
   TypedArrayTag,
+  getterOf,
   namedError,
   newList,
   uncurryThis,
@@ -28,9 +29,7 @@ const cancel = uncurryThis(ReadableStreamDefaultReader.prototype.cancel);
 const enqueue = uncurryThis(ReadableByteStreamController.prototype.enqueue);
 const closeStream = uncurryThis(ReadableByteStreamController.prototype.close);
 const failStream = uncurryThis(ReadableByteStreamController.prototype.error);
-const byobRequest = uncurryThis(
-  /** @type {any} */ (Object.getOwnPropertyDescriptor(ReadableByteStreamController.prototype, "byobRequest")).get,
-);
+const byobRequest = getterOf(ReadableByteStreamController.prototype, "byobRequest");
 const respond = uncurryThis(ReadableStreamBYOBRequest.prototype.respond);
 
 /** A body that arrives from the runtime and that the tenant reads. */

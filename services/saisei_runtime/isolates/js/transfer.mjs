@@ -15,6 +15,7 @@ import {
   ReflectApply,
   ReflectDeleteProperty,
   SafeTypeError,
+  getterOf,
   newList,
   uncurryThis,
 } from "./intrinsics.mjs";
@@ -24,9 +25,6 @@ const require = createRequire(import.meta.url);
 const { kTransfer, kDeserialize } = require("internal/worker/js_transferable");
 const { setupReadableStreamDefaultControllerFromSource: setupReadable } = require("internal/webstreams/readablestream");
 const { setupWritableStreamDefaultControllerFromSink: setupWritable } = require("internal/webstreams/writablestream");
-
-const getterOf = (/** @type {object} */ owner, /** @type {PropertyKey} */ key) =>
-  uncurryThis(/** @type {any} */ (Object.getOwnPropertyDescriptor(owner, key)).get);
 
 const getReader = uncurryThis(ReadableStream.prototype.getReader);
 const read = uncurryThis(ReadableStreamDefaultReader.prototype.read);
