@@ -54,12 +54,20 @@ async def eventually(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
+async def one_blocked_thread(lab: Any) -> asyncio.Task[FetchResult]:
+    """A thread that is certainly in an endless loop, with nothing else under way: its earlier invocation is over in
+    the thread too, and whatever asks the thread now asks it after the loop has begun."""
+    assert await text(await fetch(lab)) == "1"
+    await eventually(lambda: threads_of(lab).invocations == 0)
+    busy = asyncio.create_task(fetch(lab, "/busy"))
+    await eventually(lambda: threads_of(lab).invocations == 1)
+    return busy
+
+
 async def test_a_busy_invocation_stops_nobody(own_lab: Any) -> None:
     """W-154, MW-20, Issue 4: the next invocations are answered by another thread; the busy one is ended in time."""
     lab = own_lab(serve_stalled_after=8.0, threads=ThreadLimits(most=2, patience=0.05))
-    assert await text(await fetch(lab)) == "1"
-    busy = asyncio.create_task(fetch(lab, "/busy"))
-    await eventually(lambda: threads_of(lab).invocations == 1)
+    busy = await one_blocked_thread(lab)
     async with asyncio.timeout(7):
         assert await text(await fetch(lab)) == "1"
     assert not busy.done()
@@ -95,9 +103,7 @@ async def test_idle_threads_shrink_away(own_lab: Any) -> None:
     """Design 3: threads that were needed once are ended when nobody uses them."""
     limits = ThreadLimits(most=3, patience=0.05, idle_after=0.2)
     lab = own_lab(serve_stalled_after=2.0, process_idle_after=60.0, threads=limits)
-    assert await text(await fetch(lab)) == "1"
-    busy = asyncio.create_task(fetch(lab, "/busy"))
-    await eventually(lambda: threads_of(lab).invocations == 1)
+    busy = await one_blocked_thread(lab)
     await text(await fetch(lab))
     with pytest.raises(SaiseiError):
         await busy
