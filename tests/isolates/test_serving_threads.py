@@ -123,4 +123,7 @@ async def test_a_handler_that_never_answers(own_lab: Any, caplog: pytest.LogCapt
         result = await fetch(lab, "/never")
     assert (result.status, await text(result)) == (504, "The Worker did not answer in time.")
     assert "gave no Response" in caplog.text
-    assert await text(await fetch(lab, "/aborted")) == "1"
+    # The limit holds for this answer as well, and a busy machine may miss it.
+    while (told := await fetch(lab, "/aborted")).status == 504:
+        await text(told)
+    assert await text(told) == "1"

@@ -26,7 +26,7 @@ from saisei_runtime.isolates.port import (
 )
 from saisei_runtime.isolates.process import NodeProcess
 from saisei_runtime.isolates.runs import BatchSettler, QueueBatch, RunEnd, ScheduledEvent
-from saisei_runtime.isolates.serving import ServingLimits
+from saisei_runtime.isolates.serving import Served, ServingLimits
 from saisei_runtime.isolates.serving_threads import ServingThreads, ThreadLimits
 from saisei_runtime.isolates.settings import IsolateSettings
 from saisei_runtime.isolates.workflow_threads import WorkflowThreads
@@ -116,9 +116,8 @@ class WorkerIsolate:
         self.used_at = asyncio.get_running_loop().time()
         threads = self.serving.get(code.version_uid)
         if threads is None:
-            threads = ServingThreads(
-                self.process, code, self._bindings, self._egress, self._thread_limits, self._serving_limits
-            )
+            served = Served(self.process, code, self._bindings, self._egress, self._serving_limits)
+            threads = ServingThreads(served, self._thread_limits)
             self.serving[code.version_uid] = threads
         return threads
 

@@ -202,25 +202,29 @@ class Invocation:
                 self.leave()
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What all serving threads of one Version have in common. `egress` None: no request goes out."""
+
+    process: NodeProcess
+    code: WorkerCode
+    bindings: BindingHost
+    egress: Egress | None
+    limits: ServingLimits
+
+
 class ServingThread:
     """Many invocations of one Version at once, over one module graph."""
 
-    def __init__(
-        self,
-        process: NodeProcess,
-        code: WorkerCode,
-        bindings: BindingHost,
-        egress: Egress | None,
-        limits: ServingLimits,
-    ) -> None:
-        self._process = process
-        self.limits = limits
-        self._code = code
-        self._bindings = bindings
+    def __init__(self, served: Served) -> None:
+        self._process = served.process
+        self.limits = served.limits
+        self._code = served.code
+        self._bindings = served.bindings
         self._loop = asyncio.get_running_loop()
-        self._thread: NodeThread = process.spawn(ThreadRole.SERVE)
+        self._thread: NodeThread = served.process.spawn(ThreadRole.SERVE)
         self.number = self._thread.number
-        self._fetches = EgressCalls(egress, self._thread.send)
+        self._fetches = EgressCalls(served.egress, self._thread.send)
         self.invocations: dict[int, Invocation] = {}
         self.proofs: list[asyncio.Future[ProofKind]] = []
         self.idle_since = self._loop.time()

@@ -7,15 +7,11 @@ shared as far as it can be, and never promised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from saisei_contract.errors import SaiseiError
-from saisei_runtime.code import WorkerCode
-from saisei_runtime.isolates.egress import Egress
-from saisei_runtime.isolates.port import BindingHost, ProofKind
-from saisei_runtime.isolates.process import NodeProcess
-from saisei_runtime.isolates.serving import ServingLimits, ServingThread
+from saisei_runtime.isolates.port import ProofKind
+from saisei_runtime.isolates.serving import Served, ServingThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +25,10 @@ class ThreadLimits:
 
 
 class ServingThreads:
-    def __init__(
-        self,
-        process: NodeProcess,
-        code: WorkerCode,
-        bindings: BindingHost,
-        egress: Egress | None,
-        limits: ThreadLimits,
-        serving: ServingLimits,
-    ) -> None:
-        self._new: Callable[[], ServingThread] = lambda: ServingThread(process, code, bindings, egress, serving)
+    def __init__(self, served: Served, limits: ThreadLimits) -> None:
+        self._served = served
         self._limits = limits
-        self._loop = asyncio.get_running_loop()
-        self.version_uid = code.version_uid
+        self.version_uid = served.code.version_uid
         self._threads: list[ServingThread] = []
 
     @property
@@ -78,7 +65,7 @@ class ServingThreads:
         if len(asked) > 1 and (found := await self._first(asked, self._limits.patience)) is not None:
             return found
         if len(self._threads) < self._limits.most and not any(thread.starting for thread in self._threads):
-            self._threads.append(self._new())
+            self._threads.append(ServingThread(self._served))
         found = await self._first([thread for thread in self._threads if thread.usable], None)
         if found is None:
             raise SaiseiError("backend_unavailable", "the Worker was stopped before it had answered")

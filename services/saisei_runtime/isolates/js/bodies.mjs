@@ -291,7 +291,7 @@ export function installBodies() {
       json: (/** @type {any} */ self) => consume(self, (bytes) => parse(textOf(bytes))),
       bytes: (/** @type {any} */ self) => consume(self, (bytes) => bytes),
       arrayBuffer: (/** @type {any} */ self) => consume(self, TypedArrayBuffer),
-      blob: (/** @type {any} */ self) => consume(self, (bytes, type) => new TheBlob([bytes], { type })),
+      blob: (/** @type {any} */ self) => consume(self, (bytes, type) => new TheBlob([/** @type {Uint8Array<ArrayBuffer>} */ (bytes)], { type })),
       formData: (/** @type {any} */ self) => consume(self, formData),
     };
     for (const [name, method] of Object.entries(methods)) {

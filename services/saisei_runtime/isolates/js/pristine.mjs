@@ -224,7 +224,7 @@ export function restore() {
   let added = 0;
   for (let i = 0; i < count; i++) {
     const object = /** @type {object} */ (objects[i]);
-    if (ReflectGetPrototypeOf(object) !== prototypes[i] || ReflectIsExtensible(object) !== extensible[i]) return false;
+    if (!sameKind(object, i)) return false;
     const keys = /** @type {PropertyKey[] | null} */ (keysOf[i]);
     if (keys === null) continue;
     const now = ReflectOwnKeys(object);
@@ -239,7 +239,9 @@ export function restore() {
   }
   // Object.prototype has its own keys only by now, so descriptors have no more fields than they show.
   for (let i = 0; i < owners.length; i++) {
-    if (!sameProperty(i) && !ReflectDefineProperty(/** @type {object} */ (owners[i]), names[i], firstDescriptor(i))) return false;
+    if (sameProperty(i)) continue;
+    const name = /** @type {PropertyKey} */ (names[i]);
+    if (!ReflectDefineProperty(/** @type {object} */ (owners[i]), name, firstDescriptor(i))) return false;
   }
   return isPristine();
 }
@@ -284,9 +286,14 @@ function sameObjects() {
   return true;
 }
 
+/** What cannot be taken back. */
+function sameKind(/** @type {object} */ object, /** @type {number} */ i) {
+  return ReflectGetPrototypeOf(object) === prototypes[i] && ReflectIsExtensible(object) === extensible[i];
+}
+
 function sameObject(/** @type {number} */ i) {
   const object = /** @type {object} */ (objects[i]);
-  if (ReflectGetPrototypeOf(object) !== prototypes[i] || ReflectIsExtensible(object) !== extensible[i]) return false;
+  if (!sameKind(object, i)) return false;
   const keys = /** @type {PropertyKey[] | null} */ (keysOf[i]);
   if (keys === null) return true;
   const now = ReflectOwnKeys(object);

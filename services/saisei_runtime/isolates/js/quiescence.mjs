@@ -16,6 +16,8 @@ import {
   SafeMap,
   SafePromise,
   SafeTypeError,
+  getterOf,
+  uncurryThis,
 } from "./intrinsics.mjs";
 import { needMuchStack, needStack } from "./stack.mjs";
 
@@ -160,10 +162,8 @@ function timerFunctions() {
 export function install() {
   const setTenantTimeout = timerFunctions();
 
-  const abort = uncurried(AbortController.prototype.abort);
-  const signalOf = uncurried(
-    /** @type {any} */ (Object.getOwnPropertyDescriptor(AbortController.prototype, "signal")).get,
-  );
+  const abort = uncurryThis(AbortController.prototype.abort);
+  const signalOf = getterOf(AbortController.prototype, "signal");
   const Controller = AbortController;
   const Exception = DOMException;
   replace(AbortSignal, "timeout", (/** @type {any} */ _original, /** @type {any} */ _self, /** @type {any[]} */ args) => {
@@ -200,6 +200,3 @@ export function install() {
   taintingClass("CompressionStream");
   taintingClass("DecompressionStream");
 }
-
-const uncurried = (/** @type {Function} */ fn) => (/** @type {any} */ self, /** @type {any[]} */ ...args) =>
-  ReflectApply(fn, self, args);

@@ -126,7 +126,7 @@ export function hasNoTimers() {
   const durations = ReflectOwnKeys(timerListMap);
   for (let i = 0; i < durations.length; i++) {
     const list = timerListMap[/** @type {string} */ (durations[i])];
-    if (list._idleNext !== list) return false;
+    if (list?._idleNext !== list) return false;
   }
   return true;
 }

@@ -121,7 +121,7 @@ export function resolveWith(/** @type {(value: unknown) => void} */ resolve, /**
 }
 
 /** A method of `step`, as its callers write it. */
-const METHODS = /** @type {Record<string, string>} */ ({ __proto__: null, do: "step.do", sleep: "step.sleep", wait: "step.waitForEvent" });
+const METHODS = /** @type {Record<string, any>} */ ({ __proto__: null, do: "step.do", sleep: "step.sleep", wait: "step.waitForEvent" });
 
 /** What is wrong with a retry policy (W-101). */
 function policyFault(/** @type {unknown} */ value) {
