@@ -22,6 +22,7 @@ from saisei_runtime.api.feed_service import FeedServicer
 from saisei_runtime.api.invocation_service import InvocationServicer
 from saisei_runtime.api.workflow_service import WorkflowServicer
 from saisei_runtime.bindings.host import Bindings
+from saisei_runtime.bindings.service import ServiceBindings
 from saisei_runtime.bindings.workflow import WorkflowBindings
 from saisei_runtime.hosting.code_store import CodeStore
 from saisei_runtime.hosting.retirement import Retirement
@@ -113,8 +114,9 @@ class RuntimeApp:
                 max_contexts_per_worker=settings.max_contexts_per_worker,
             ),
         )
-        self.pool.bind(Bindings(WorkflowBindings(self.engine, self.state)))
         serving = Serving(self.state, self._code, self.pool)
+        services = ServiceBindings(self.state, serving)
+        self.pool.bind(Bindings(WorkflowBindings(self.engine, self.state), services))
         use = VersionUse(self.engine, serving, self.pool)
         self._retirement = Retirement(self.state, self.clock, use.end)
         self._reads = Reads(self._database)

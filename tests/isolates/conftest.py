@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +21,12 @@ from saisei_runtime.isolates.port import (
     DoFailed,
     DoStarted,
     DoSucceeded,
+    FetchResult,
     HistoryStep,
     Park,
     Reject,
     Resolve,
+    ServiceCall,
     SleepCalled,
     StepCall,
     StepReply,
@@ -95,10 +97,15 @@ class Bindings:
         self.calls: list[BindingCall] = []
         self.closed: list[str] = []
         self.reply: Callable[[BindingCall], BindingResult] = lambda _call: BindingResult()
+        self.service: Callable[[ServiceCall], Awaitable[FetchResult]] | None = None
 
     async def call(self, call: BindingCall) -> BindingResult:
         self.calls.append(call)
         return self.reply(call)
+
+    async def fetch(self, call: ServiceCall) -> FetchResult:
+        assert self.service is not None
+        return await self.service(call)
 
     def close_scope(self, scope_id: str) -> None:
         self.closed.append(scope_id)

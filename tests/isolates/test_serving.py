@@ -386,7 +386,7 @@ async def test_small_chunks_travel_together(lab: Any) -> None:
     )
     result = await fetch(lab, source)
     body: Any = result.body
-    invocation = body.ag_frame.f_locals["self"]
+    invocation = body._body.ag_frame.f_locals["self"]
     await until(lambda: len(invocation._chunks) > 1000)
     got = [chunk async for chunk in result.body]
     assert b"".join(got) == b"".join(bytes([n % 256]) * 100 for n in range(2000))

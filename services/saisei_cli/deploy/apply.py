@@ -17,6 +17,7 @@ from typing import Any
 
 from saisei_cli.client import HostClient, HostError, Json
 from saisei_cli.deploy.project import Project, WorkflowEntry
+from saisei_cli.deploy.services import service_bindings
 from saisei_cli.failures import CommandFailure
 
 _FORMS = "https://edge.forms.takoform.com/forms/"
@@ -228,6 +229,8 @@ class _Deploy:
         ]
         if bindings:
             spec["workflowBindings"] = bindings
+        if file.services:
+            spec["serviceBindings"] = service_bindings(self._client, file, MODULE_WORKER, self.result.worker_uid)
         # Secrets cannot be compared with what the Host holds, and a name must tell nothing of them: always a new one.
         salt = random.token_hex(8) if file.secrets else ""
         name = f"{file.name}.version.{_digest([spec, salt])}"

@@ -44,6 +44,13 @@ class WorkflowEntry(_Closed):
     binding: Annotated[str, Field(pattern=r"^[A-Za-z_$][A-Za-z0-9_$]{0,63}$")] | None = None
 
 
+class ServiceEntry(_Closed):
+    """One service Binding: its name in `env`, and the Resource name of the Worker of the Space that it calls."""
+
+    binding: Annotated[str, Field(pattern=r"^[A-Za-z_$][A-Za-z0-9_$]{0,63}$")]
+    worker: _Name
+
+
 class ProjectFile(_Closed):
     """The keys of saisei.toml. Unknown keys are refused."""
 
@@ -57,6 +64,7 @@ class ProjectFile(_Closed):
     vars: dict[str, Any] = {}
     secrets: list[str] = []
     workflows: list[WorkflowEntry] = []
+    services: list[ServiceEntry] = []
     media_types: dict[str, str] = {}
 
     @property
@@ -118,7 +126,7 @@ def _fault(fault: Any) -> str:
     match fault["type"]:
         case "extra_forbidden":
             key = str(fault["loc"][-1])
-            known = _keys(WorkflowEntry if fault["loc"][0] == "workflows" else ProjectFile)
+            known = _keys(_ENTRIES.get(str(fault["loc"][0]), ProjectFile))
             near = difflib.get_close_matches(key, known, 1, 0.6)
             meant = f" (did you mean {near[0]}?)" if near else ""
             return f"{where}: there is no such key{meant}; the keys are {', '.join(known)}"
@@ -130,14 +138,20 @@ def _fault(fault: Any) -> str:
             return f"{where}: write a text in quotes, not {value!r}"
         case "list_type":
             return f"{where}: write a list, for example [{value!r}]"
-        case "model_type" if fault["loc"][0] == "workflows":
-            return f'{where}: write [[workflows]] with name = "…" and class = "…"'
+        case "model_type" if fault["loc"][0] in _ENTRIES:
+            entry = str(fault["loc"][0])
+            keys = " and ".join(f'{key} = "…"' for key in _keys(_ENTRIES[entry])[:2])
+            return f"{where}: write [[{entry}]] with {keys}"
         case "string_pattern_mismatch":
             return (
                 f"{where}: {value!r} has characters that a name cannot have, or is too long ({fault['ctx']['pattern']})"
             )
         case _:
             return f"{where}: {str(fault['msg']).removeprefix('Input ').removeprefix('Value error, ')}, not {value!r}"
+
+
+# Tables that may repeat, by their key.
+_ENTRIES: dict[str, type[BaseModel]] = {"workflows": WorkflowEntry, "services": ServiceEntry}
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -147,6 +161,7 @@ def _keys(model: type[BaseModel]) -> list[str]:
 def _refuse_shared_names(source: Path, file: ProjectFile) -> None:
     names = [file.name, *(workflow.name for workflow in file.workflows)]
     bindings = [*file.vars, *file.secrets, *(entry.binding for entry in file.workflows if entry.binding)]
+    bindings += [entry.binding for entry in file.services]
     for what, values in (("Resource name", names), ("name in env", bindings)):
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:

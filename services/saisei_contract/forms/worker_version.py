@@ -24,7 +24,7 @@ BINDING_TARGETS: dict[str, str] = {
     "actorBindings": urls.ACTOR_NAMESPACE,
     "workflowBindings": urls.DURABLE_WORKFLOW,
 }
-HOSTED_BINDINGS = frozenset({"workflowBindings"})
+HOSTED_BINDINGS = frozenset({"serviceBindings", "workflowBindings"})
 
 MAX_VARS = 64
 MAX_SECRETS = 64
@@ -67,6 +67,11 @@ class WorkerVersionSpec:
     required_sensitive_vars: frozenset[str] = frozenset()
     bindings: tuple[BindingSpec, ...] = ()
     assets: AssetsSpec | None = None
+
+    @property
+    def services(self) -> frozenset[str]:
+        """UIDs of the Workers that it calls through service Bindings."""
+        return frozenset(item.resource_uid for item in self.bindings if item.kind == "serviceBindings")
 
     @property
     def answers_http(self) -> bool:

@@ -16,6 +16,7 @@ from saisei_contract.forms.base import Reference
 from saisei_contract.forms.durable_workflow import DurableWorkflowSpec
 from saisei_contract.forms.worker_deployment import WorkerDeploymentSpec
 from saisei_contract.forms.worker_endpoint import WorkerEndpointSpec
+from saisei_contract.forms.worker_version import WorkerVersionSpec
 from saisei_contract.records import Phase
 from saisei_control.access.rights import Caller
 from saisei_control.resources import allocation
@@ -67,6 +68,8 @@ def admit(connection: Connection, spec: object, *, own_uid: str | None) -> None:
             _admit_workflow(connection, spec)
         case WorkerEndpointSpec():
             _admit_endpoint(connection, spec, own_uid)
+        case WorkerVersionSpec():
+            _admit_version(connection, spec)
         case _:
             pass
 
@@ -106,6 +109,15 @@ def _admit_endpoint(connection: Connection, spec: WorkerEndpointSpec, own_uid: s
                 "the Worker's WorkerDeployment is not active yet; try again once its Operation has succeeded",
             )
         raise conflict("the Worker has no active WorkerDeployment that could answer HTTP")
+
+
+def _admit_version(connection: Connection, spec: WorkerVersionSpec) -> None:
+    """WD-06: what it calls through service Bindings answers HTTP, now and by each allocation that is on its way.
+
+    A Worker without any is bound all the same; its Deployment is checked against this Version when it comes.
+    """
+    for worker_uid in sorted(spec.services):
+        _refuse_unfit(connection, worker_uid, Requirement(http=True))
 
 
 def _refuse_unfit(connection: Connection, worker_uid: str, requirement: Requirement) -> None:

@@ -86,8 +86,17 @@ def required_by_attachments(connection: Connection, worker_uid: str) -> Requirem
     workflows = attached(connection, worker_uid, urls.DURABLE_WORKFLOW)
     return Requirement(
         classes=frozenset(DURABLE_WORKFLOW.validate(exact_spec(item)).class_name for item in workflows),
-        http=bool(attached(connection, worker_uid, urls.WORKER_ENDPOINT)),
+        http=bool(attached(connection, worker_uid, urls.WORKER_ENDPOINT)) or _is_called(connection, worker_uid),
     )
+
+
+def _is_called(connection: Connection, worker_uid: str) -> bool:
+    """Whether an undeleted WorkerVersion of any Worker, selected or not, has a service Binding to this one."""
+    for version in attached(connection, worker_uid, urls.WORKER_VERSION):
+        bindings = version.spec.get("serviceBindings", [])
+        if any(binding["resource"]["resourceUid"] == worker_uid for binding in bindings):
+            return True
+    return False
 
 
 def fit(connection: Connection, version_uids: Iterable[str], requirement: Requirement) -> Fit:

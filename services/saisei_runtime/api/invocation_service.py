@@ -12,6 +12,7 @@ import grpc
 from saisei.runtime.v1 import invocation_pb2 as pb
 from saisei.runtime.v1 import invocation_pb2_grpc as rpc
 from saisei_contract.errors import SaiseiError
+from saisei_runtime.isolates.bodies import close_body
 from saisei_runtime.isolates.port import FetchHead, FetchResult
 from saisei_runtime.serving.invoke import Serving
 from saisei_service.credentials import require_service
@@ -65,8 +66,7 @@ async def _response(result: FetchResult) -> AsyncGenerator[pb.FetchResponse, Non
                 yield pb.FetchResponse(data=chunk[start : start + CHUNK_BYTES])
         yield pb.FetchResponse(end=True)
     finally:
-        if isinstance(result.body, AsyncGenerator):
-            await result.body.aclose()
+        await close_body(result.body)
 
 
 async def _body(parts: AsyncIterator[pb.FetchRequest]) -> AsyncIterator[bytes]:

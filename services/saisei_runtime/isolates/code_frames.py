@@ -7,7 +7,7 @@ from saisei_runtime.code import BindingKind, WorkerCode
 from saisei_runtime.isolates.process import NodeThread
 from saisei_runtime.isolates.protocol import Code, Forget, ModuleHead
 
-SUPPORTED_BINDINGS = frozenset({BindingKind.WORKFLOW})
+SUPPORTED_BINDINGS = frozenset({BindingKind.SERVICE, BindingKind.WORKFLOW})
 # A thread holds this many Versions at most.
 HELD_VERSIONS = 4
 

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from saisei_runtime.isolates.calls import BindingCalls
 from saisei_runtime.isolates.egress import Egress, EgressCalls
+from saisei_runtime.isolates.lineage import Lineage
 from saisei_runtime.isolates.metrics import metrics
 from saisei_runtime.isolates.port import (
     BindingHost,
@@ -51,6 +52,7 @@ from saisei_runtime.isolates.protocol import (
     StepHead,
     WaitFrame,
 )
+from saisei_runtime.isolates.services import ServiceCalls
 
 _worker_log = logging.getLogger("saisei_runtime.worker")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -103,6 +105,7 @@ class RunningContext:
         self._calls = BindingCalls(bindings, start.code, start.context_id, thread.send)
         self._egress = egress
         self._fetches: EgressCalls | None = None
+        self._services = ServiceCalls(bindings, start.code, start.context_id, Lineage())
         self._loop = asyncio.get_running_loop()
         # What the context will end as, once it is proven to have stopped.
         self._outcome: ContextOutcome | None = None
@@ -177,7 +180,7 @@ class RunningContext:
                 self._step(frame.call, WaitCalled(frame.name, frame.type, frame.timeout_seconds))
             case _:
                 if self._fetches is None:
-                    self._fetches = EgressCalls(self._egress, self._thread.send)
+                    self._fetches = EgressCalls(self._egress, self._thread.send, lambda _scope: self._services)
                 if not self._fetches.receive(frame, body):
                     self._thread.terminate()  # not a frame of this role: the thread is not trusted any more
 
@@ -233,6 +236,7 @@ class RunningContext:
         self._calls.close()
         if self._fetches is not None:
             self._fetches.close()
+        self._services.close()
         took = (time.perf_counter() - self._decided_at) * 1000 if self._decided_at else 0.0
         proof = prove(kind, self.context_id, took, why)
         outcome = self._outcome or self._asked or Lost(why or "the thread ended by itself")

@@ -1,4 +1,5 @@
-"""Outbound `fetch` of tenants (MW-26): performed here, never by the process that runs their code.
+"""Outbound `fetch` of tenants (MW-26): performed here, never by the process that runs their code. Calls through service
+Bindings come the same way and go to `services`.
 
 Redirects, content codings and the policy of addresses are handled on this side; bodies stream with credit both ways.
 """
@@ -17,6 +18,9 @@ from urllib.parse import urljoin, urlsplit
 import httpcore
 import httpx
 
+from saisei_contract.errors import SaiseiError
+from saisei_runtime.isolates.bodies import close_body
+from saisei_runtime.isolates.port import BindingError, FetchHead
 from saisei_runtime.isolates.protocol import (
     Frame,
     FromThread,
@@ -31,6 +35,7 @@ from saisei_runtime.isolates.protocol import (
     OutCredit,
     OutEnd,
 )
+from saisei_runtime.isolates.services import ServiceCalls
 from saisei_service.egress import EgressPolicy, EgressRefused, PinnedBackend
 
 _log = logging.getLogger(__name__)
@@ -276,11 +281,20 @@ class RequestBody:
 
 
 class EgressCalls:
-    """The fetches of one context or serving thread. `close` cancels what is under way; nothing is sent afterwards."""
+    """The fetches of one context or serving thread. `close` cancels what is under way; nothing is sent afterwards.
 
-    def __init__(self, egress: Egress | None, send: Callable[[Frame, bytes], None]) -> None:
+    `services(scope)` gives the service calls of a context or invocation that has not ended.
+    """
+
+    def __init__(
+        self,
+        egress: Egress | None,
+        send: Callable[[Frame, bytes], None],
+        services: Callable[[str], ServiceCalls | None],
+    ) -> None:
         self._egress = egress
         self._send = send
+        self._services = services
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._bodies: dict[int, RequestBody] = {}
         self._credit: dict[int, _Credit] = {}
@@ -317,33 +331,55 @@ class EgressCalls:
         if head.has_body:
             self._bodies[number] = RequestBody(lambda count: self._send(InCredit(number, count), b""))
         self._credit[number] = _Credit()
-        task = asyncio.get_running_loop().create_task(self._perform(number, head))
+        services = self._services(head.scope) if head.binding else None
+        task = asyncio.get_running_loop().create_task(self._perform(number, head, services))
         self._tasks[number] = task
         task.add_done_callback(lambda _task: self._forget(number))
+        if services is not None:
+            services.hold(task)
 
     def _forget(self, number: int) -> None:
         del self._tasks[number], self._credit[number]
         self._bodies.pop(number, None)
 
-    async def _perform(self, number: int, head: Out) -> None:
+    async def _perform(self, number: int, head: Out, services: ServiceCalls | None) -> None:
         try:
-            if self._egress is None:
-                raise FetchFailed("fetch failed: this Host lets no request out")
-            async with self._turn:
-                exchange = await self._egress.perform(head, self._bodies.get(number))
-                try:
-                    await self._stream(number, exchange)
-                finally:
-                    closing = exchange.close()
-                    if asyncio.iscoroutine(closing):
-                        await closing
+            await (self._call(number, head, services) if head.binding else self._go(number, head))
         except FetchFailed as error:
-            self._send(InFailed(number, str(error)), b"")
+            self._send(InFailed(number, "TypeError", str(error)), b"")
+        except BindingError as error:
+            self._send(InFailed(number, error.name, error.message), b"")
         except Exception:
             _log.exception("an outbound request failed")
-            self._send(InFailed(number, "fetch failed"), b"")
+            self._send(InFailed(number, "TypeError", "fetch failed"), b"")
+
+    async def _go(self, number: int, head: Out) -> None:
+        if self._egress is None:
+            raise FetchFailed("fetch failed: this Host lets no request out")
+        async with self._turn:
+            await self._stream(number, await self._egress.perform(head, self._bodies.get(number)))
+
+    async def _call(self, number: int, head: Out, services: ServiceCalls | None) -> None:
+        if services is None:
+            raise BindingError("backend_unavailable", "the invocation that this call belongs to has ended")
+        body = self._bodies.get(number)
+        url = head.url.partition("#")[0]
+        request = FetchHead(head.method, url, head.headers, None if body is None else body.chunks())
+        result = await services.fetch(head.binding, request)
+        has_body = head.method != "HEAD" and result.status not in _WITHOUT_BODY
+        taken = result.body
+        exchange = Exchange(result.status, list(result.headers), url, False, taken, has_body, lambda: close_body(taken))
+        await self._stream(number, exchange)
 
     async def _stream(self, number: int, exchange: Exchange) -> None:
+        try:
+            await self._send_all(number, exchange)
+        finally:
+            closing = exchange.close()
+            if asyncio.iscoroutine(closing):
+                await closing
+
+    async def _send_all(self, number: int, exchange: Exchange) -> None:
         head = InHead(number, exchange.status, exchange.headers, exchange.url, exchange.redirected, exchange.has_body)
         self._send(head, b"")
         if not exchange.has_body:
@@ -357,7 +393,7 @@ class EgressCalls:
                     await credit.take(len(part))
                     self._send(InChunk(number), part)
             cut = False
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, zlib.error):
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, zlib.error, SaiseiError):
             return  # the head is out: the body breaks off
         finally:
             self._send(InEnd(number, cut), b"")

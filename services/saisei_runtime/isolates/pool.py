@@ -22,6 +22,7 @@ from saisei_runtime.isolates.port import (
     FetchHead,
     FetchResult,
     Inspection,
+    ServiceCall,
     WorkflowStart,
 )
 from saisei_runtime.isolates.process import NodeProcess
@@ -46,6 +47,9 @@ _CERTAIN_EVERY = 0.05
 
 class _NoBindings:
     async def call(self, call: BindingCall) -> BindingResult:
+        raise BindingError("backend_unavailable", "the Host has no Bindings yet")
+
+    async def fetch(self, call: ServiceCall) -> FetchResult:
         raise BindingError("backend_unavailable", "the Host has no Bindings yet")
 
     def close_scope(self, scope_id: str) -> None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import Binding, WorkerCode
+from saisei_runtime.isolates.lineage import Lineage
 
 # --- starting a workflow context -------------------------------------------------------------------------------------
 
@@ -232,6 +234,12 @@ class FetchHead:
     url: str
     headers: Sequence[tuple[str, str]]
     body: AsyncIterator[bytes] | None = None
+    # Of a service call; None: the request begins here.
+    lineage: Lineage | None = None
+
+
+class Unanswered(SaiseiError):  # noqa: N818 - what became of the request
+    """The invocation had begun, and its Worker was stopped before it had answered."""
 
 
 @dataclass(slots=True)
@@ -295,9 +303,25 @@ class BindingError(Exception):
         self.message = message
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceCall:
+    """A request through a service Binding of that Version."""
+
+    worker_uid: str
+    version_uid: str
+    # The context or invocation that calls.
+    scope_id: str
+    binding: Binding
+    request: FetchHead
+
+
 class BindingHost(Protocol):
     async def call(self, call: BindingCall) -> BindingResult:
         """Performs the call; raises BindingError to reject it."""
+        ...
+
+    async def fetch(self, call: ServiceCall) -> FetchResult:
+        """Delivers the request to the Binding's Worker; raises BindingError when delivery cannot start (MW-41)."""
         ...
 
     def close_scope(self, scope_id: str) -> None:

@@ -210,7 +210,10 @@ class InCredit(Frame, tag="in_credit", frozen=True):
 
 
 class InFailed(Frame, tag="in_failed", frozen=True):
+    """`name`: of the Error that the call rejects with."""
+
     id: int
+    name: str
     message: str
 
 
@@ -340,7 +343,8 @@ class Done(Frame, tag="done", frozen=True):
 
 
 class Out(Frame, tag="out", frozen=True):
-    """An outbound fetch. `redirect`: follow, error or manual."""
+    """An outbound fetch. `redirect`: follow, error or manual. With a `binding` it goes to another Worker, called from
+    the context or invocation `scope`."""
 
     id: int
     method: str
@@ -348,6 +352,8 @@ class Out(Frame, tag="out", frozen=True):
     headers: list[tuple[str, str]]
     redirect: str
     has_body: bool
+    scope: str
+    binding: str
 
 
 class OutChunk(Frame, tag="out_chunk", frozen=True):

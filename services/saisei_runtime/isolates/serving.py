@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
+from saisei_runtime.isolates.bodies import WatchedBody
 from saisei_runtime.isolates.calls import BindingCalls
 from saisei_runtime.isolates.code_frames import give_code
 from saisei_runtime.isolates.contexts import log_worker_line
 from saisei_runtime.isolates.egress import Egress, EgressCalls
-from saisei_runtime.isolates.port import BindingError, BindingHost, FetchHead, FetchResult, ProofKind
+from saisei_runtime.isolates.lineage import Lineage
+from saisei_runtime.isolates.port import BindingError, BindingHost, FetchHead, FetchResult, ProofKind, Unanswered
 from saisei_runtime.isolates.process import NodeProcess, NodeThread, ThreadRole
 from saisei_runtime.isolates.protocol import (
     Alive,
@@ -37,6 +39,7 @@ from saisei_runtime.isolates.protocol import (
     Ran,
 )
 from saisei_runtime.isolates.runs import BatchCalls, BatchSettler, QueueBatch, RunEnd, ScheduledEvent, run_frame
+from saisei_runtime.isolates.services import ServiceCalls
 
 # Bytes of a body on their way in one direction; the same number stands in js/serve.mjs.
 WINDOW = 262_144
@@ -56,17 +59,20 @@ async def _text(text: str) -> AsyncIterator[bytes]:
     yield text.encode()
 
 
-def _gone_error() -> SaiseiError:
-    return SaiseiError("backend_unavailable", "the Worker was stopped before it had answered")
+_GONE = ("backend_unavailable", "the Worker was stopped before it had answered")
 
 
 class Invocation:
     """One request on its way through a serving thread."""
 
-    def __init__(self, thread: ServingThread, number: int, code: WorkerCode, bindings: BindingHost) -> None:
+    def __init__(
+        self, thread: ServingThread, number: int, code: WorkerCode, bindings: BindingHost, lineage: Lineage
+    ) -> None:
         self.number = number
         self._thread = thread
-        self.calls = BindingCalls(bindings, code, f"{code.version_uid}/{thread.number}/{number}", thread.send, number)
+        scope = f"{code.version_uid}/{thread.number}/{number}"
+        self.services = ServiceCalls(bindings, code, scope, lineage)
+        self.calls = BindingCalls(bindings, code, scope, thread.send, number)
         self._loop = asyncio.get_running_loop()
         self.head: asyncio.Future[Head] = self._loop.create_future()
         self._chunks: deque[bytes] = deque()
@@ -88,6 +94,8 @@ class Invocation:
         self._thread.send(head)
         if request.body is not None:
             self._sending = self._loop.create_task(self._send_body(request.body))
+            # A source that fails has said so where it comes from.
+            self._sending.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _send_body(self, body: AsyncIterator[bytes]) -> None:
         """A source that fails cuts the body off; a Worker that drops the body stops the reading."""
@@ -146,6 +154,7 @@ class Invocation:
         """Over in the thread, or the thread is gone."""
         self._thread.invocations.pop(self.number, None)
         self.calls.close()
+        self.services.close()
         self._dropped = True
         self._room.set()
         if self._sending is not None and not self._sending.done():
@@ -154,7 +163,7 @@ class Invocation:
             self._expiry.cancel()
         for future in (self.head, self.ran):
             if not future.done():
-                future.set_exception(_gone_error())
+                future.set_exception(Unanswered(*_GONE))
                 future.exception()
         if not self._ended:
             self._ended = self._cut = True
@@ -181,8 +190,11 @@ class Invocation:
             parts.append(self._chunks.popleft())
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def body(self) -> AsyncIterator[bytes]:
+    def body(self) -> AsyncIterator[bytes]:
         """SaiseiError backend_unavailable when the body breaks off: it must not look complete."""
+        return WatchedBody(self._taken(), lambda whole: None if whole else self.leave())
+
+    async def _taken(self) -> AsyncIterator[bytes]:
         whole = False
         try:
             while True:
@@ -224,7 +236,7 @@ class ServingThread:
         self._loop = asyncio.get_running_loop()
         self._thread: NodeThread = served.process.spawn(ThreadRole.SERVE)
         self.number = self._thread.number
-        self._fetches = EgressCalls(served.egress, self._thread.send)
+        self._fetches = EgressCalls(served.egress, self._thread.send, self._services_of)
         self.invocations: dict[int, Invocation] = {}
         self.proofs: list[asyncio.Future[ProofKind]] = []
         self.idle_since = self._loop.time()
@@ -279,24 +291,25 @@ class ServingThread:
     def send(self, frame: object, body: bytes = b"") -> None:
         self._thread.send(frame, body)  # type: ignore[arg-type]
 
-    async def _new_invocation(self) -> tuple[Invocation, str]:
+    async def _new_invocation(self, lineage: Lineage) -> tuple[Invocation, str]:
         """An invocation and its scope, in a thread that has the code."""
         await asyncio.shield(self._thread.ready)
         if not self.usable:
-            raise _gone_error()
+            raise SaiseiError(*_GONE)
         if not self._opened:
             self._opened = True
             give_code(self._thread, self._code)
             self._thread.send(Open(self._code.version_uid))
         self._count += 1
-        invocation = Invocation(self, self._count, self._code, self._bindings)
+        invocation = Invocation(self, self._count, self._code, self._bindings, lineage)
         self.invocations[invocation.number] = invocation
         self._watch()
         return invocation, f"{self._code.version_uid}/{self.number}/{invocation.number}"
 
     async def fetch(self, request: FetchHead) -> FetchResult:
-        """A handler that gives no Response in time gets its signal aborted, and its client a 504."""
-        invocation, scope = await self._new_invocation()
+        """A handler that gives no Response in time gets its signal aborted, and its client a 504. Unanswered when the
+        Worker is stopped meanwhile, another SaiseiError when the invocation cannot begin."""
+        invocation, scope = await self._new_invocation(request.lineage or Lineage())
         invocation.begin(scope, request)
         try:
             async with asyncio.timeout(self.limits.answer_within):
@@ -315,8 +328,8 @@ class ServingThread:
 
     async def run(self, event: ScheduledEvent | QueueBatch, settler: BatchSettler | None = None) -> RunEnd:
         """One `scheduled` or `queue` invocation, until its handler has ended and its batch is settled; `waitUntil` may
-        go on. SaiseiError backend_unavailable when the thread is gone before; unsettled messages stay as they are."""
-        invocation, scope = await self._new_invocation()
+        go on. Unanswered when the thread is gone before; unsettled messages stay as they are."""
+        invocation, scope = await self._new_invocation(Lineage())
         if isinstance(event, QueueBatch):
             assert settler is not None
             invocation.batch = BatchCalls(invocation.number, event, settler, self._thread.send)
@@ -348,8 +361,7 @@ class ServingThread:
             case Log():
                 log_worker_line(self._code.worker_uid, frame.scope, frame.level, frame.text)
             case Call():
-                number = int(frame.scope.rpartition("/")[2])
-                invocation = self.invocations.get(number)
+                invocation = self._of_scope(frame.scope)
                 if invocation is not None:
                     invocation.receive(frame, body)
             case Head() | ChunkOut() | EndOut() | CreditOut() | Drop() | Ran() | Done():
@@ -362,6 +374,13 @@ class ServingThread:
             case _:
                 if not self._fetches.receive(frame, body):
                     self._thread.terminate()
+
+    def _of_scope(self, scope: str) -> Invocation | None:
+        return self.invocations.get(int(scope.rpartition("/")[2]))
+
+    def _services_of(self, scope: str) -> ServiceCalls | None:
+        invocation = self._of_scope(scope)
+        return None if invocation is None else invocation.services
 
     def _gone(self, kind: ProofKind, _why: str) -> None:
         if self._pinging is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import CodeSource
 from saisei_runtime.hosting.state import HostedState
+from saisei_runtime.isolates.bodies import WatchedBody
 from saisei_runtime.isolates.port import ContextPool, FetchHead, FetchResult
 
 
@@ -29,7 +30,12 @@ class Serving:
         if endpoint is None:
             unknown = SaiseiError("not_found", f"no WorkerEndpoint has the hostname {hostname[:253]!r}")
             raise self._state.missing(unknown)
-        version_uid = self._state.pick(endpoint.worker_uid)
+        return await self.deliver(endpoint.worker_uid, request)
+
+    async def deliver(self, worker_uid: str, request: FetchHead) -> FetchResult:
+        """A request for a Worker, from its Endpoint or through a service Binding (MW-40). SaiseiError
+        backend_unavailable when delivery cannot start, Unanswered when it began and its Worker was stopped."""
+        version_uid = self._state.pick(worker_uid)
         if version_uid is None:
             raise SaiseiError("backend_unavailable", "the Worker has no active WorkerDeployment")
         self._under_way[version_uid] += 1
@@ -38,7 +44,8 @@ class Serving:
         except BaseException:
             self._ended(version_uid)
             raise
-        result.body = self._until_end(version_uid, result.body)
+        # Its end, or its close, is the end of the invocation.
+        result.body = WatchedBody(result.body, lambda _whole: self._ended(version_uid))
         return result
 
     async def _fetch(self, version_uid: str, request: FetchHead) -> FetchResult:
@@ -51,42 +58,6 @@ class Serving:
         self._under_way[version_uid] -= 1
         if self._under_way[version_uid] <= 0:
             del self._under_way[version_uid]
-
-    def _until_end(self, version_uid: str, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same body; its end, or its close, is the end of the invocation."""
-        return _Counted(body, lambda: self._ended(version_uid))
-
-
-class _Counted:
-    """A class and not a generator: a generator that nobody began to read ends without a word."""
-
-    def __init__(self, body: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
-        self._body = body
-        self._ended = ended
-        self._open = True
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            return await anext(self._body)
-        except BaseException:
-            self._close()
-            raise
-
-    async def aclose(self) -> None:
-        try:
-            close = getattr(self._body, "aclose", None)
-            if close is not None:
-                await close()
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        if self._open:
-            self._open = False
-            self._ended()
 
 
 async def _text(text: str) -> AsyncIterator[bytes]:

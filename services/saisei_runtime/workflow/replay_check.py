@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, zip_longest
-from typing import Final
+from typing import Final, NoReturn
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import CodeSource, WorkerCode
@@ -30,7 +30,9 @@ from saisei_runtime.isolates.port import (
     ContextHandle,
     ContextPool,
     Failed,
+    FetchResult,
     HistoryStep,
+    ServiceCall,
     StepCall,
     WorkflowStart,
 )
@@ -247,11 +249,18 @@ class _Silence:
         self._replays.pop(context_id, None)
 
     async def call(self, call: BindingCall) -> BindingResult:
-        ended = self._replays.get(call.scope_id)
+        return await self._silence(call.scope_id)
+
+    async def fetch(self, call: ServiceCall) -> FetchResult:
+        return await self._silence(call.scope_id)
+
+    async def _silence(self, scope_id: str) -> NoReturn:
+        ended = self._replays.get(scope_id)
         if ended is not None and not ended.done():
             ended.set_result(None)
-        never: asyncio.Future[BindingResult] = asyncio.get_running_loop().create_future()
-        return await never
+        never: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        await never
+        raise AssertionError("unreachable")
 
     def close_scope(self, scope_id: str) -> None:
         return

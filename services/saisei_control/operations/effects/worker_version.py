@@ -18,6 +18,7 @@ from saisei_control.operations.effects import module_worker
 from saisei_control.operations.outcome import Again, Done, Failed, Outcome
 from saisei_control.operations.work import Work
 from saisei_control.resources import allocation
+from saisei_control.resources.allocation import Requirement
 from saisei_control.secrets.vault import SecretsLost
 from saisei_control.store.rows import StoredResource, dump, exact_spec, live_resource, update_resource
 
@@ -58,7 +59,9 @@ class WorkerVersionEffect:
         problem = _problem(found) or _difference(spec, found)
         if problem is not None:
             return problem
-        await work.publish(assignments_pb2.Assignment(version=_assignment(spec, facts)))
+        unfit = await work.host.store.write(lambda connection: _publish(connection, work, spec, facts))
+        if unfit is not None:
+            return unfit
         return Done(
             observed={"ready": True, "resolvedBindings": True, "bundleVerified": True},
             facts={
@@ -97,6 +100,18 @@ async def _in_use(work: Work, spec: WorkerVersionSpec) -> Outcome | None:
     if count == 0:
         return None
     return Again("dependency_pending", "contexts of the WorkerVersion are still running", dispatched=False)
+
+
+def _publish(connection: Connection, work: Work, spec: WorkerVersionSpec, facts: dict[str, Any]) -> Failed | None:
+    """Checks what its service Bindings aim at and publishes in one transaction (WD-06)."""
+    for worker_uid in sorted(spec.services):
+        deployment = allocation.active_deployment(connection, worker_uid)
+        versions = [] if deployment is None else allocation.active_versions(deployment)
+        found = allocation.fit(connection, versions, Requirement(http=True))
+        if found.conflict is not None:
+            return Failed("dependency_conflict", f"A service Binding does not fit: {found.conflict}.")
+    work.publish_in(connection, assignments_pb2.Assignment(version=_assignment(spec, facts)))
+    return None
 
 
 def _has_secrets(connection: Connection, work: Work, spec: WorkerVersionSpec) -> bool:

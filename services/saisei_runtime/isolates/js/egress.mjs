@@ -1,4 +1,6 @@
-/** Outbound `fetch` (MW-26): the runtime performs it under the Host's policy; this side only carries heads and bodies. */
+/**
+ * Outbound `fetch` (MW-26) and that of service Bindings (MW-40): the runtime performs both; this side only carries heads and bodies.
+ */
 
 import {
   MapClear,
@@ -12,6 +14,7 @@ import {
   SafeTypeError,
   StringStartsWith,
   getterOf,
+  namedError,
   quote,
   uncurryThis,
 } from "./intrinsics.mjs";
@@ -42,16 +45,20 @@ export const closedFetch = {
   },
 }.fetch;
 
+/** @typedef {import("./environment.mjs").Environment} Environment */
+
 /** One fetch from its call to the last byte of its response. */
 class Exchange {
   /**
    * @param {Request} request kept, because its signal follows the caller's only as long as it lives
    * @param {(response: Response) => void} resolve @param {(error: unknown) => void} reject
+   * @param {Environment | null} scope whose service Binding it goes through; null: to the outside
    */
-  constructor(request, resolve, reject) {
+  constructor(request, resolve, reject, scope) {
     this.request = request;
     this.resolve = resolve;
     this.reject = reject;
+    this.scope = scope;
     /** @type {OutgoingBody | null} */
     this.outgoing = null;
     /** @type {IncomingBody | null} */
@@ -72,7 +79,7 @@ export class Egress {
   /** The function that becomes `globalThis.fetch`. */
   surface() {
     const start = (/** @type {any} */ resource, /** @type {any} */ init) =>
-      new SafePromise((resolve, reject) => this.#start(new TenantRequest(resource, init), resolve, reject));
+      new SafePromise((resolve, reject) => this.#start(new TenantRequest(resource, init), resolve, reject, null, ""));
     return {
       fetch(/** @type {any} */ resource, /** @type {any} */ init = undefined) {
         needMuchStack();
@@ -81,23 +88,47 @@ export class Egress {
     }.fetch;
   }
 
+  /**
+   * `env.NAME.fetch` of a service Binding. Calls over what one scope may have under way wait in the tenant's own heap.
+   * @param {Environment} scope @param {string} binding @param {any} resource @param {any} init
+   */
+  through(scope, binding, resource, init) {
+    return new SafePromise((resolve, reject) => {
+      const request = new TenantRequest(resource, init);
+      const begin = () => {
+        try {
+          this.#start(request, resolve, reject, scope, binding);
+        } catch (error) {
+          scope.leave();
+          reject(error);
+        }
+      };
+      if (scope.enter(begin, reject)) return;
+      const signal = signalOf(request);
+      if (abortedOf(signal)) reject(reasonOf(signal));
+      else listen(signal, "abort", () => reject(reasonOf(signal)));
+    });
+  }
+
   #start(
     /** @type {Request} */ request,
     /** @type {(response: Response) => void} */ resolve,
     /** @type {(error: unknown) => void} */ reject,
+    /** @type {Environment | null} */ scope,
+    /** @type {string} */ binding,
   ) {
     const url = /** @type {string} */ (urlOf(request));
     if (!StringStartsWith(url, "http://") && !StringStartsWith(url, "https://")) {
       throw new SafeTypeError("fetch failed: only http and https URLs can be fetched");
     }
     const signal = signalOf(request);
-    if (abortedOf(signal)) return reject(reasonOf(signal));
+    if (abortedOf(signal)) throw reasonOf(signal);
     let headers = "";
     forEachHeader(headersOf(request), (/** @type {string} */ value, /** @type {string} */ key) => {
       headers += `${headers === "" ? "" : ","}[${quote(key)},${quote(value)}]`;
     });
     const id = ++this.count;
-    const exchange = new Exchange(request, resolve, reject);
+    const exchange = new Exchange(request, resolve, reject, scope);
     const body = bodyOf(request);
     if (body !== null) {
       exchange.outgoing = new OutgoingBody(
@@ -109,11 +140,11 @@ export class Egress {
     MapSet(this.exchanges, id, exchange);
     this.send(
       `{"t":"out","id":${id},"method":${quote(methodOf(request))},"url":${quote(url)},"headers":[${headers}],` +
-        `"redirect":${quote(redirectOf(request))},"has_body":${body !== null}}`,
+        `"redirect":${quote(redirectOf(request))},"has_body":${body !== null},` +
+        `"scope":${quote(scope === null ? "" : scope.scope)},"binding":${quote(binding)}}`,
     );
     exchange.outgoing?.pump();
     listen(signal, "abort", () => this.#abort(id, reasonOf(signal)));
-    return undefined;
   }
 
   #abort(/** @type {number} */ id, /** @type {unknown} */ reason) {
@@ -124,9 +155,15 @@ export class Egress {
     this.#fail(id, exchange, reason);
   }
 
-  #fail(/** @type {number} */ id, /** @type {Exchange} */ exchange, /** @type {unknown} */ error) {
-    MapDelete(this.exchanges, id);
+  /** Nothing of the exchange is under way any more; what is left of its request is not read (`error`: why). */
+  #over(/** @type {number} */ id, /** @type {Exchange} */ exchange, /** @type {unknown} */ error) {
+    if (!MapDelete(this.exchanges, id)) return;
     exchange.outgoing?.stop(error);
+    exchange.scope?.leave();
+  }
+
+  #fail(/** @type {number} */ id, /** @type {Exchange} */ exchange, /** @type {unknown} */ error) {
+    this.#over(id, exchange, error);
     if (exchange.incoming !== null) exchange.incoming.end(error);
     else exchange.reject(error);
   }
@@ -145,14 +182,14 @@ export class Egress {
         exchange.incoming?.push(body.copy());
         break;
       case "in_end":
-        MapDelete(this.exchanges, id);
+        this.#over(id, exchange, undefined);
         exchange.incoming?.end(header.cut ? cutOff() : null);
         break;
       case "in_credit":
         exchange.outgoing?.grant(header.bytes);
         break;
       default:
-        this.#fail(id, exchange, new SafeTypeError(header.message));
+        this.#fail(id, exchange, namedError(header.name, header.message));
     }
     return true;
   }
@@ -165,11 +202,11 @@ export class Egress {
         exchange.incoming = new IncomingBody(
           (bytes) => this.send(`{"t":"out_credit","id":${id},"bytes":${bytes}}`),
           () => {
-            MapDelete(this.exchanges, id);
+            this.#over(id, exchange, undefined);
             this.send(`{"t":"out_abort","id":${id}}`);
           },
         );
-      } else MapDelete(this.exchanges, id);
+      }
       const init = /** @type {any} */ ({ __proto__: null, status: header.status, headers });
       const response = new TenantResponse(exchange.incoming === null ? null : exchange.incoming.stream, init);
       const show = (/** @type {string} */ key, /** @type {unknown} */ value) =>
@@ -177,11 +214,24 @@ export class Egress {
       show("url", header.url);
       show("redirected", header.redirected);
       resolveWith(/** @type {any} */ (exchange.resolve), response);
+      if (exchange.incoming === null) this.#over(id, exchange, undefined);
     } catch {
       this.send(`{"t":"out_abort","id":${id}}`);
       exchange.incoming = null;
       this.#fail(id, exchange, new SafeTypeError("fetch failed: the response is not valid"));
     }
+  }
+
+  /** The invocation has ended: what it left under way through its service Bindings is broken off. */
+  dropScope(/** @type {Environment} */ scope, /** @type {unknown} */ error) {
+    if (scope.calling === 0) return;
+    const waiting = scope.takeCallers();
+    MapForEach(this.exchanges, (/** @type {Exchange} */ exchange, /** @type {number} */ id) => {
+      if (exchange.scope !== scope) return;
+      this.send(`{"t":"out_abort","id":${id}}`);
+      this.#fail(id, exchange, error);
+    });
+    for (let i = 0; i < waiting.length; i++) /** @type {any} */ (waiting[i]).refuse(error);
   }
 
   /** The context is over: nothing of its fetches settles any more. The runtime cancels its side by itself. */

@@ -19,10 +19,13 @@ import {
 import { decodeDocument } from "./documents.mjs";
 import { needStack } from "./stack.mjs";
 import { resolveWith } from "./step.mjs";
+import { serviceBinding } from "./bindings/service.mjs";
 import { workflowBinding } from "./bindings/workflow.mjs";
 
 /** Calls of one scope that the runtime is asked to perform at once; more wait here, in the tenant's own heap. */
 const MAX_UNDER_WAY = 128;
+/** Exchanges of one scope through its service Bindings, until the last byte of the response has come; more wait here. */
+const MAX_EXCHANGES = 64;
 
 /** @typedef {{ value: any, body: string | null }} Answer */
 
@@ -32,11 +35,15 @@ export class Environment {
    * @param {import("./modules.mjs").Code} code
    * @param {string} scope the context or invocation
    * @param {(header: string, body?: string | null) => void} send
+   * @param {import("./egress.mjs").Egress} egress what service Bindings go through
+   * @param {(() => Error) | null} late what a call is refused with once the scope is closed; null: nothing settles then
    */
-  constructor(code, scope, send) {
+  constructor(code, scope, send, egress, late = null) {
     this.code = code;
     this.scope = scope;
     this.send = send;
+    this.egress = egress;
+    this.late = late;
     this.closed = false;
     /** @type {Map<number, { resolve: (answer: Answer) => void, reject: (error: unknown) => void, long: boolean }>} */
     this.calls = new SafeMap();
@@ -44,6 +51,11 @@ export class Environment {
     this.underWay = 0;
     /** Calls that wait for their turn. @type {(() => void)[]} */
     this.queue = newList();
+    /** Exchanges through service Bindings that are under way. */
+    this.calling = 0;
+    this.turning = false;
+    /** @type {{ begin: () => void, refuse: (error: unknown) => void }[]} */
+    this.callers = newList();
   }
 
   /** A fresh object with fresh values. */
@@ -57,8 +69,9 @@ export class Environment {
     const { secrets, bindings } = this.code;
     for (let i = 0; i < secrets.length; i++) put(/** @type {any} */ (secrets[i])[0], /** @type {any} */ (secrets[i])[1]);
     for (let i = 0; i < bindings.length; i++) {
-      const name = /** @type {string} */ (/** @type {any} */ (bindings[i])[0]);
-      put(name, workflowBinding(this, name));
+      const entry = /** @type {any} */ (bindings[i]);
+      const name = /** @type {string} */ (entry[0]);
+      put(name, entry[1] === "service" ? serviceBinding(this, name) : workflowBinding(this, name));
     }
     return env;
   }
@@ -73,7 +86,10 @@ export class Environment {
   call(binding, method, args, body, done, sealed = false) {
     needStack();
     return new SafePromise((resolve, reject) => {
-      if (this.closed) return; // nothing of a closed scope settles
+      if (this.closed) {
+        if (this.late !== null) reject(this.late());
+        return;
+      }
       const id = ++this.lastCall;
       const settle = (/** @type {Answer} */ answer) => {
         const value = done(answer);
@@ -108,6 +124,42 @@ export class Environment {
     }
     if (header.ok) waiting.resolve({ value: header.value, body: header.has ? body.text() : null });
     else waiting.reject(namedError(header.name, header.message));
+  }
+
+  /**
+   * One exchange through a service Binding is to begin. False: `begin` is called when it has its turn.
+   * @param {() => void} begin calls `leave` when the exchange is over @param {(error: unknown) => void} refuse
+   */
+  enter(begin, refuse) {
+    if (this.closed) {
+      if (this.late !== null) refuse(this.late());
+      return true;
+    }
+    if (this.calling >= MAX_EXCHANGES) {
+      ArrayPush(this.callers, { begin, refuse });
+      return false;
+    }
+    this.calling++;
+    begin();
+    return true;
+  }
+
+  leave() {
+    this.calling--;
+    if (this.turning) return; // the loop below goes on
+    this.turning = true;
+    while (this.calling < MAX_EXCHANGES && this.callers.length > 0) {
+      this.calling++;
+      ArrayShift(this.callers).begin();
+    }
+    this.turning = false;
+  }
+
+  /** Those that wait for their turn, which they will not get. */
+  takeCallers() {
+    const { callers } = this;
+    this.callers = newList();
+    return callers;
   }
 
   close() {

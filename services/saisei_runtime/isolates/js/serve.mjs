@@ -49,11 +49,13 @@ export class ServeRole {
    * @param {import("./frames.mjs").Link} link
    * @param {(version: string) => import("./modules.mjs").Code} codeOf
    * @param {import("./console.mjs").TenantConsole} tenantConsole
+   * @param {import("./egress.mjs").Egress} egress
    */
-  constructor(link, codeOf, tenantConsole) {
+  constructor(link, codeOf, tenantConsole, egress) {
     this.link = link;
     this.codeOf = codeOf;
     this.console = tenantConsole;
+    this.egress = egress;
     this.logsSince = 0;
     /** @type {Map<number, Invocation>} */
     this.invocations = new SafeMap();
@@ -114,6 +116,9 @@ export class ServeRole {
   }
 }
 
+/** What a call through an `env` is refused with whose invocation is over. */
+const ended = () => namedError("backend_unavailable", "the invocation that this env was given to has ended; ctx.waitUntil keeps one going");
+
 class Invocation {
   /** @param {ServeRole} role @param {any} header @param {import("./frames.mjs").Body} body */
   constructor(role, header, body) {
@@ -128,6 +133,8 @@ class Invocation {
       /** @type {any} */ (role.code),
       header.scope,
       (/** @type {string} */ text, /** @type {any} */ content) => role.link.send(text, content ?? null),
+      role.egress,
+      ended,
     );
     // Made at once: its chunks may arrive before the Worker's modules are evaluated.
     this.incoming = !header.has_body
@@ -323,6 +330,7 @@ class Invocation {
     if (!this.responded || this.waiting > 0 || this.expired) return;
     this.expired = true;
     this.environment.close();
+    this.role.egress.dropScope(this.environment, ended());
     MapDelete(this.role.invocations, this.id);
     this.send("done");
   }

@@ -91,7 +91,7 @@ switch (settings.role) {
     role = new WorkflowRole(link, codeOf, tenantConsole, egress, limits);
     break;
   case "serve":
-    role = new ServeRole(link, codeOf, tenantConsole);
+    role = new ServeRole(link, codeOf, tenantConsole, egress);
     break;
   default:
     role = new InspectRole(link, codeOf);

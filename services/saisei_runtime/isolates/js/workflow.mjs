@@ -95,7 +95,7 @@ class Run {
     this.log = log("error");
     const fatal = (/** @type {string} */ reason, /** @type {string} */ message) => this.settle("failed", reason, message, null);
     this.steps = new Steps(send, fatal, log("warning"));
-    this.environment = new Environment(this.code, header.context, send);
+    this.environment = new Environment(this.code, header.context, send, role.egress);
     let at = /** @type {number} */ (header.params_length);
     this.params = at < 0 ? null : body.text(0, at);
     if (at < 0) at = 0;
