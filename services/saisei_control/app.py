@@ -63,7 +63,8 @@ class ControlApp:
         vault = Vault(settings.key_ring())
         self._fleet = RuntimeFleet(settings.runtimes(), credential, settings.channel_credentials())
         self.replicas = Replicas(store, system)
-        host = Host(store, custody, vault, self.replicas, self._fleet, clock, settings.public_origin)
+        self._sources = settings.sources()
+        host = Host(store, custody, vault, self.replicas, self._fleet, clock, self._sources, settings.public_origin)
         self._executor = Executor(host, settings.control_id, system)
         self._retention: asyncio.Task[None] | None = None
         limit = RateLimit(settings.rate_per_second, settings.rate_burst)
@@ -157,6 +158,7 @@ class ControlApp:
             self._retention.cancel()
         await self._executor.stop()
         await self._fleet.close()
+        await self._sources.close()
         await self.store.close()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from saisei_control.artifacts.sources import Sources, load_origins
 from saisei_control.secrets.keys import FileKeyRing, KeyRing
 from saisei_service.settings import ServiceSettings
 
@@ -27,6 +28,10 @@ class ControlSettings(ServiceSettings):
     sealing_key_ring: str = ""
     # TOML or JSON with the Offerings of this Host (H-060 … H-063); absent: it advertises none.
     offerings_file: Path | None = None
+    # Whether artifacts are fetched from public addresses, and TOML with the private origins that they may also come
+    # from (see artifacts/sources.py); absent: none.
+    artifact_fetch: bool = True
+    artifact_origins_file: Path | None = None
     # TOML with the OpenID Connect providers whose tokens are taken (see access/oidc.py); absent: none.
     oidc_file: Path | None = None
     # Calls of one principal; over it they are refused with rate_limited. 0 a second: no limit.
@@ -43,6 +48,10 @@ class ControlSettings(ServiceSettings):
         module, _, name = self.sealing_key_ring.partition(":")
         ring: KeyRing = getattr(importlib.import_module(module), name)()
         return ring
+
+    def sources(self) -> Sources:
+        private = () if self.artifact_origins_file is None else load_origins(self.artifact_origins_file)
+        return Sources(public=self.artifact_fetch, private=private)
 
     def database_url(self) -> str:
         return self.control_database_url or f"sqlite:///{self.data_dir.absolute()}/control.db"

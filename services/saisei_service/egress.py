@@ -8,13 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 import httpcore
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+# What the address classes of some Python versions let pass: metadata services at public addresses (168.63.129.16,
+# 192.0.0.192), relays, local NAT64, site-local and documentation.
+_NOT_PUBLIC = tuple(
+    ip_network(text)
+    for text in (
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "64:ff9b:1::/48",
+        "3fff::/20",
+        "5f00::/16",
+        "fec0::/10",
+    )
+)
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Name and port to addresses, in the order to try them. Raises OSError or UnicodeError: there are none."""
+
+
+async def resolve(name: str, port: int) -> list[str]:
+    """The machine's own resolver."""
+    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
 
 
 class EgressRefused(Exception):  # noqa: N818 - a refusal, not a fault
@@ -34,6 +57,8 @@ def is_public(address: str) -> bool:
         inner = _embedded(found)
         if inner is not None:
             return is_public(str(inner))
+    if any(found in network for network in _NOT_PUBLIC):
+        return False
     return found.is_global and not found.is_multicast and not found.is_reserved and not found.is_unspecified
 
 
@@ -57,8 +82,9 @@ class EgressPolicy:
 class PinnedBackend(httpcore.AsyncNetworkBackend):
     """A network for httpcore that connects to judged addresses only. Raises EgressRefused."""
 
-    def __init__(self, policy: EgressPolicy) -> None:
+    def __init__(self, policy: EgressPolicy, resolver: Resolve = resolve) -> None:
         self._policy = policy
+        self._resolve = resolver
         self._network = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -71,10 +97,9 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         name = host.strip("[]")
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            addresses = await self._resolve(name, port)
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(f"the name {name} cannot be resolved") from error
-        addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
         permitted = [address for address in addresses if self._policy.permits(name, address)]
         if not permitted:
             raise EgressRefused(name)

@@ -90,7 +90,7 @@ async def test_a_digest_authorises_nobody(kit: Kit, client: Client) -> None:
 
 
 async def test_a_foreign_source_is_said_plainly(client: Client) -> None:
-    """AR-11, AR-13: other sources than the Host's own are artifact_unavailable."""
+    """AR-11, AR-13: a source that cannot be asked is artifact_unavailable, with a way that always works."""
     manifest = manifest_of({"main.js": CODE})
     await client.put(manifest)
     digest = hashlib.sha256(manifest).hexdigest()

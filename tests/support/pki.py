@@ -1,4 +1,4 @@
-"""Certificates for gRPC listeners on 127.0.0.1."""
+"""Certificates for listeners on 127.0.0.1, under the name files.test too."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def make_pki(folder: Path) -> Pki:
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
             .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+                x509.SubjectAlternativeName(
+                    [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("files.test")]
+                ),
+                critical=False,
             )
             .sign(key if issuer is None else issuer[1], hashes.SHA256())
         )

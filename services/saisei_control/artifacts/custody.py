@@ -12,10 +12,9 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from sqlalchemy import Connection, delete, exists, insert, select
 
@@ -45,6 +44,42 @@ class Held:
     size_bytes: int
 
 
+class Incoming:
+    """Bytes on their way in, in a file that is gone after the `with` block; what was kept has a link of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / secrets.token_hex(16)
+        self._file = self.path.open("xb")
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    def __enter__(self) -> Incoming:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+    def write(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        self._digest.update(chunk)
+        self._file.write(chunk)
+
+    def restart(self) -> None:
+        """Forgets what came so far."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    async def end(self) -> str:
+        """The digest, once all bytes are on the disk; no more may come."""
+        self._file.flush()
+        await asyncio.to_thread(os.fsync, self._file.fileno())
+        self._file.close()
+        return self._digest.hexdigest()
+
+
 class Custody:
     """`folder` is this Host's alone."""
 
@@ -63,25 +98,55 @@ class Custody:
 
         SaiseiError invalid_request when the bytes do not have the digest, request_too_large over 16,777,216 bytes.
         """
-        incoming = self._incoming / secrets.token_hex(16)
-        try:
-            with incoming.open("xb") as file:
-                size = await _receive(file, chunks, sha256)
-                await asyncio.to_thread(os.fsync, file.fileno())
-            owner = principal_owner(principal)
-            created = await self._store.write(lambda connection: self._take(connection, incoming, sha256, size, owner))
-        finally:
-            incoming.unlink(missing_ok=True)
-        return Held(sha256, size), created
+        with self.incoming() as incoming:
+            async for chunk in chunks:
+                if incoming.size + len(chunk) > MAX_ARTIFACT_BYTES:
+                    raise SaiseiError("request_too_large", f"an artifact has at most {MAX_ARTIFACT_BYTES:,} bytes")
+                incoming.write(chunk)
+            found = await incoming.end()
+            if found != sha256:
+                raise SaiseiError(
+                    "invalid_request",
+                    f"the {incoming.size:,} bytes received have the SHA-256 {found}, not the announced one",
+                )
+            held = Held(sha256, incoming.size)
+            (created,) = await self.keep({held: incoming.path}, principal_owner(principal))
+        return held, created
 
-    def _take(self, connection: Connection, incoming: Path, sha256: str, size: int, owner: str) -> bool:
-        final = self.path(sha256)
-        if not final.exists():
-            final.parent.mkdir(exist_ok=True)
-            # A link, so that a second run of this transaction finds its input again.
-            os.link(incoming, final)
-            _sync_folder(final.parent)
-        return self.add_owner(connection, Held(sha256, size), owner)
+    def incoming(self) -> Incoming:
+        """A place for bytes that are not verified yet."""
+        return Incoming(self._incoming)
+
+    async def keep(self, files: Mapping[Held, Path], owner: str) -> list[bool]:
+        """Takes verified files into custody for an owner, all at once; False for each that it owned already.
+
+        Bytes that lie here damaged are replaced.
+        """
+        damaged = {
+            held.sha256
+            for held in files
+            if self.path(held.sha256).exists() and not await asyncio.to_thread(self.is_intact, held.sha256)
+        }
+
+        def take(connection: Connection) -> list[bool]:
+            folders = set()
+            for held, path in files.items():
+                final = self.path(held.sha256)
+                if final.exists() and held.sha256 not in damaged:
+                    continue
+                final.parent.mkdir(exist_ok=True)
+                # A link, so that a second run of this transaction finds its input again; under another name first,
+                # so that readers meet either the old bytes or the new ones.
+                link = path.with_suffix(".link")
+                link.unlink(missing_ok=True)
+                os.link(path, link)
+                link.replace(final)
+                folders.add(final.parent)
+            for folder in folders:
+                _sync_folder(folder)
+            return [self.add_owner(connection, held, owner) for held in files]
+
+        return await self._store.write(take)
 
     def add_owner(self, connection: Connection, held: Held, owner: str) -> bool:
         """Adds an owner to bytes that are here; False when it owned them already."""
@@ -182,24 +247,6 @@ class Custody:
         return list(
             connection.execute(select(artifact_owners.c.sha256).where(artifact_owners.c.owner == owner)).scalars()
         )
-
-
-async def _receive(file: BinaryIO, chunks: AsyncIterable[bytes], sha256: str) -> int:
-    digest = hashlib.sha256()
-    size = 0
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > MAX_ARTIFACT_BYTES:
-            raise SaiseiError("request_too_large", f"an artifact has at most {MAX_ARTIFACT_BYTES:,} bytes")
-        digest.update(chunk)
-        file.write(chunk)
-    file.flush()
-    if digest.hexdigest() != sha256:
-        raise SaiseiError(
-            "invalid_request",
-            f"the {size:,} bytes received have the SHA-256 {digest.hexdigest()}, not the announced one",
-        )
-    return size
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,6 +14,7 @@ from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_contract.records import Effect, OperationRecord
 from saisei_control.artifacts.custody import Custody
+from saisei_control.artifacts.sources import Sources
 from saisei_control.assignments import log
 from saisei_control.assignments.watch import Replicas
 from saisei_control.operations.outcome import Again, Outcome
@@ -39,6 +40,7 @@ class Host:
     replicas: Replicas
     fleet: RuntimeFleet
     clock: Clock
+    sources: Sources
     public_origin: str = ""
 
 

@@ -19,7 +19,7 @@ class WorkerBundleEffect:
     async def apply(self, work: Work) -> Outcome:
         host = work.host
         artifact = FORM.validate(exact_spec(work.resource))
-        acquisition = Acquisition(host.store, host.custody, host.public_origin)
+        acquisition = Acquisition(host.store, host.custody, host.public_origin, host.sources)
         try:
             acquired = await acquisition.acquire(
                 artifact, ManifestKind.WORKER_BUNDLE, work.principal, work.resource.uid
