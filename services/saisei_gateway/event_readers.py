@@ -18,6 +18,7 @@ from saisei.runtime.v1.workflows_pb2 import EventFilter
 from saisei_contract.errors import SaiseiError
 from saisei_gateway.event_feed import Feed
 from saisei_gateway.framing import Framing
+from saisei_gateway.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +33,17 @@ Name = tuple[str, str]
 
 
 class Outlet(Protocol):
-    """The connection of a client, with the head of its response sent. `paused`: its buffer is full."""
+    """The connection of a client, with the head of its response sent. Once the client has gone, nothing happens."""
 
     @property
-    def paused(self) -> bool: ...
+    def paused(self) -> bool:
+        """Its buffer is full."""
 
     def write(self, framed: bytes) -> None:
-        """Bytes that `chunk` has made; once the client has gone, nothing happens."""
+        """Bytes that `chunk` has made."""
+
+    def finish(self) -> None:
+        """Nothing follows."""
 
 
 def chunk(data: bytes) -> bytes:
@@ -73,17 +78,18 @@ def _chunk_of(framing: Framing, events: Sequence[pb.FeedEvent]) -> bytes:
 
 
 class Reader:
-    """One client's stream. `opened` is done when its head may be sent, or with the reason why not; `closed` when
-    nothing follows. Both are awaited by the request's task, which then costs no turn of the loop."""
+    """One client's stream. `opened` is done when its head may be sent, or with the reason why not: the request's task
+    awaits it, hands the connection over and is gone. A reader that waits costs no task and no turn of the loop.
+    """
 
     __slots__ = (
+        "_closed",
         "_framing",
         "_hub",
         "_key",
         "_pulling",
         "_token",
         "_types",
-        "closed",
         "cursor",
         "name",
         "opened",
@@ -99,7 +105,6 @@ class Reader:
         self.name = name
         self.cursor = cursor
         self.opened: asyncio.Future[pb.FeedBatch] | None = loop.create_future()
-        self.closed: asyncio.Future[None] = loop.create_future()
         self.outlet: Outlet | None = None
         self.tail: Tail | None = None
         self.sent_at = 0.0
@@ -110,17 +115,19 @@ class Reader:
         # A batch of its own was asked for and has not come.
         self._pulling = False
         self._key = 0
+        self._closed = False
         self._catch_up()
 
     def start(self, outlet: Outlet, first: pb.FeedBatch) -> None:
         """The head was sent: from now on records go out, unless all is over already."""
         self.opened = None
-        if self.closed.done() or self._hub.stopping:
+        if self._closed or self._hub.stopping:
+            outlet.finish()
             self.close()
             return
         self.outlet = outlet
         self.sent_at = self._hub.clock()
-        self._hub.live[self] = None
+        self._hub.add(self)
         self.on_batch(first)
 
     def on_batch(self, batch: pb.FeedBatch) -> None:
@@ -169,7 +176,7 @@ class Reader:
 
     def resume(self) -> None:
         """The client can take more."""
-        if self.closed.done() or self.tail is not None or self._pulling:
+        if self._closed or self.tail is not None or self._pulling:
             return
         if self._key:
             self._pull()
@@ -183,11 +190,15 @@ class Reader:
 
     def close(self) -> None:
         """Idempotent; also when the client has gone."""
-        if not self.closed.done():
-            self.closed.set_result(None)
-            self._hub.live.pop(self, None)
+        if not self._closed:
+            self._closed = True
+            self._hub.remove(self)
             self._hub.leave(self)
             self._hub.feed.close(self._key)
+            # The connection goes on to its next response: nothing of this one may be written any more.
+            outlet, self.outlet = self.outlet, None
+            if outlet is not None:
+                outlet.finish()
 
     @property
     def _paused(self) -> bool:
@@ -269,8 +280,9 @@ class Tail:
 class Readers:
     """All event streams of this gateway."""
 
-    def __init__(self, feed: Feed, heartbeat_seconds: float) -> None:
+    def __init__(self, feed: Feed, heartbeat_seconds: float, metrics: Metrics) -> None:
         self.feed = feed
+        self._metrics = metrics
         # Readers whose head was sent.
         self.live: dict[Reader, None] = {}
         self.stopping = False
@@ -284,6 +296,15 @@ class Readers:
         if self._beating is None:
             self._beating = asyncio.create_task(self._beat())
         return Reader(self, name, cursor, types, framing, token)
+
+    def add(self, reader: Reader) -> None:
+        self.live[reader] = None
+        self._metrics.opened("events")
+
+    def remove(self, reader: Reader) -> None:
+        if reader in self.live:
+            del self.live[reader]
+            self._metrics.closed("events")
 
     def join(self, reader: Reader, key: int, position: int) -> None:
         """`reader` has everything up to `position`, and `key` is at the same place."""

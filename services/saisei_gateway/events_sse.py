@@ -11,12 +11,11 @@ from starlette.types import Receive, Scope, Send
 from saisei.runtime.v1 import feed_pb2 as pb
 from saisei_contract.events import parse_cursor, parse_filter
 from saisei_gateway.calls import Call
+from saisei_gateway.connection import connection_of
 from saisei_gateway.event_readers import Reader
 from saisei_gateway.framing import Framing, framing_for
 from saisei_gateway.host_api.request import header_values, read_query
 from saisei_gateway.host_api.respond import NO_STORE
-from saisei_gateway.metrics import Metrics
-from saisei_gateway.server import connection_of
 from saisei_gateway.workflows import instance_id
 
 
@@ -38,31 +37,26 @@ async def subscribe(call: Call) -> Response:
     except BaseException:
         reader.close()
         raise
-    return EventStream(reader, first, framing, call.gateway.metrics)
+    return EventStream(reader, first, framing)
 
 
 class EventStream(Response):
-    """Ends when the instance has ended, the client has gone, or the gateway is told to stop."""
+    """The head. What follows goes from the reader to the connection, until the instance has ended, the client has gone,
+    or the gateway is told to stop."""
 
-    def __init__(self, reader: Reader, first: pb.FeedBatch, framing: Framing, metrics: Metrics) -> None:
+    def __init__(self, reader: Reader, first: pb.FeedBatch, framing: Framing) -> None:
         headers = {**NO_STORE, "x-accel-buffering": "no"}
         super().__init__(None, 200, headers, framing.media_type)
         del self.headers["content-length"]
         self._reader = reader
-        self._first: pb.FeedBatch | None = first
-        self._metrics = metrics
+        self._first = first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reader, connection = self._reader, connection_of(scope)
-        with self._metrics.stream("events"):
-            try:
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                first, self._first = self._first, None
-                assert first is not None
-                with connection.streaming(on_gone=reader.close, on_writable=reader.resume):
-                    reader.start(connection, first)
-                    del first
-                    await reader.closed
-            finally:
-                reader.close()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        except BaseException:
+            reader.close()
+            raise
+        connection.hand_over(reader)
+        reader.start(connection, self._first)

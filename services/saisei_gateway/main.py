@@ -55,15 +55,15 @@ async def serving(settings: GatewaySettings) -> AsyncIterator[tuple[HttpServer, 
     """The gateway while the block runs; then event streams end at once, other exchanges within `shutdown_seconds`."""
     tls = settings.channel_credentials()
     control, runtime = open_channel(settings.control(), tls), open_channel(settings.runtime(), tls)
-    stubs, credential = backends(control, runtime), settings.credential()
+    stubs, credential, metrics = backends(control, runtime), settings.credential(), Metrics()
     own = service_metadata(credential)
     gateway = Gateway(
         settings=settings,
         backends=stubs,
         authenticator=Authenticator(stubs.access, credential),
         terms=Terms(stubs.support, settings),
-        metrics=Metrics(),
-        readers=Readers(Feed(stubs.feed, own), settings.heartbeat_seconds),
+        metrics=metrics,
+        readers=Readers(Feed(stubs.feed, own), settings.heartbeat_seconds, metrics),
         service_metadata=own,
     )
     server = HttpServer(

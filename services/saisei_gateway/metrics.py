@@ -42,11 +42,17 @@ class Metrics:
 
     @contextmanager
     def stream(self, kind: str) -> Iterator[None]:
-        self._count(kind, 1)
+        self.opened(kind)
         try:
             yield
         finally:
-            self._count(kind, -1)
+            self.closed(kind)
+
+    def opened(self, kind: str) -> None:
+        self._count(kind, 1)
+
+    def closed(self, kind: str) -> None:
+        self._count(kind, -1)
 
     def open_streams(self, kind: str) -> int:
         return self._counts.get(kind, 0)

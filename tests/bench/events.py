@@ -1,4 +1,4 @@
-"""E1 … E4: what event subscriptions cost (`python -m tests.bench.events`).
+"""E1 … E5: what event subscriptions cost (`python -m tests.bench.events`).
 
 Starts a Host of its own with `saisei dev` on SQLite, deploys `tests/bench/app`, measures what is named on the command
 line (all by default), and prints one JSON object and a table. See README.md beside this file.
@@ -10,11 +10,13 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import ssl
 import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -39,6 +41,7 @@ from tests.bench.measure import own_cpu_ms, percentile, process_tree, usage
 IDLE = 2000
 ACTIVE = 200
 ROUNDS = 3
+SEAMS = 40
 # A heartbeat of each stream is in it.
 IDLE_SECONDS = 16.0
 Figures = dict[str, float]
@@ -120,8 +123,12 @@ class Bench:
 
     async def grpc(self, class_name: str, instance_id: str) -> AsyncIterator[bytes]:
         """Each event as JSON, through the runtime's gRPC."""
-        async for event in self._grpc(class_name, instance_id):
-            yield event.event_json
+        call = self._grpc(class_name, instance_id)
+        try:
+            async for event in call:
+                yield event.event_json
+        finally:
+            call.cancel()
 
     async def http(self, class_name: str, instance_id: str) -> AsyncIterator[bytes]:
         """Each event as JSON, as JSON lines over HTTPS from the gateway."""
@@ -184,6 +191,10 @@ class Bench:
     async def go(self, class_name: str, instance_id: str) -> None:
         request = pb.SendEventRequest(workflow_uid=self._host.workflows[class_name], id=instance_id, type="go")
         await self._stub.SendEvent(request, metadata=self._metadata)
+
+    async def terminate(self, class_name: str, instance_id: str) -> None:
+        request = pb.TerminateRequest(workflow_uid=self._host.workflows[class_name], id=instance_id)
+        await self._stub.Terminate(request, metadata=self._metadata)
 
     async def close(self) -> None:
         if self._clients is not None:
@@ -411,8 +422,53 @@ async def _hot(bench: Bench, pause: int, steps: int) -> Figures:
     return figures
 
 
+# --- E5: the seam -------------------------------------------------------------------------------------------------
+
+
+async def seam(bench: Bench) -> Figures:
+    """Milliseconds around the moment at which a reader of a running instance leaves its history for the live tail.
+
+    `…_seam_…` is from asking for the stream until the last event has come that was written before; `…_after_…` is from
+    the timestamps of the eight events that follow until they have come. Each face has SEAMS readers of one instance.
+    """
+    figures: Figures = {}
+    for name in ("grpc", "http"):
+        instance_id = await bench.create("PacedSteps", {"steps": 1000, "pause": 10})
+        seams: list[float] = []
+        after: list[float] = []
+        history = 0
+        for _ in range(SEAMS):
+            await asyncio.sleep(random.uniform(0.03, 0.1))
+            # What a connection takes to be made is not meant.
+            connection = await bench.connection() if name == "http" else None
+            asked = time.time() * 1000
+            events = (
+                bench.grpc("PacedSteps", instance_id)
+                if connection is None
+                else bench.http_on(connection, "PacedSteps", instance_id)
+            )
+            caught_up, late = asked, list[float]()
+            async with aclosing(events):  # type: ignore[type-var]
+                async for line in events:
+                    now, written = time.time() * 1000, json.loads(line)["timestamp"]
+                    if written <= asked:
+                        caught_up, history = now, history + 1
+                    else:
+                        late.append(now - written)
+                    if len(late) == 8:
+                        break
+            seams.append(caught_up - asked)
+            after += late
+        await bench.terminate("PacedSteps", instance_id)
+        figures[f"{name}_history_events"] = history / SEAMS
+        for figure, found in (("seam", seams), ("after", after)):
+            figures |= {f"{name}_{figure}_p50_ms": percentile(found, 0.5)}
+            figures |= {f"{name}_{figure}_p99_ms": percentile(found, 0.99)}
+    return figures
+
+
 Workload = Callable[[Bench], Coroutine[Any, Any, Figures]]
-WORKLOADS: dict[str, Workload] = {"E1": fan_out, "E2": latency, "E3": idle, "E4": hot}
+WORKLOADS: dict[str, Workload] = {"E1": fan_out, "E2": latency, "E3": idle, "E4": hot, "E5": seam}
 
 
 async def run(names: list[str]) -> dict[str, Figures]:
@@ -431,7 +487,7 @@ async def run(names: list[str]) -> dict[str, Figures]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", metavar="E1 … E4", help="default: all")
+    parser.add_argument("workloads", nargs="*", metavar="E1 … E5", help="default: all")
     names = parser.parse_args().workloads or list(WORKLOADS)
     unknown = [name for name in names if name not in WORKLOADS]
     if unknown:
