@@ -10,13 +10,11 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import ssl
 import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import aclosing
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -35,13 +33,13 @@ from saisei_service.rpc import open_channel
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench.event_clients import Connect, events_request
+from tests.bench.event_seam import seam
 from tests.bench.host import BenchHost
 from tests.bench.measure import own_cpu_ms, percentile, process_tree, usage
 
 IDLE = 2000
 ACTIVE = 200
 ROUNDS = 3
-SEAMS = 40
 # A heartbeat of each stream is in it.
 IDLE_SECONDS = 16.0
 Figures = dict[str, float]
@@ -87,11 +85,12 @@ class Bench:
 
     # --- subscriptions ---
 
-    def _grpc(self, class_name: str, instance_id: str, types: list[str] | None = None) -> Any:
+    def _grpc(self, class_name: str, instance_id: str, types: list[str] | None = None, most: int = 1) -> Any:
         request = pb.SubscribeEventsRequest(
             workflow_uid=self._host.workflows[class_name],
             id=instance_id,
             filter=None if types is None else pb.EventFilter(types=types),
+            max_batch=most,
         )
         return self._stub.SubscribeEvents(request, metadata=self._metadata)
 
@@ -121,14 +120,19 @@ class Bench:
             await call.read()
             calls.append(call)
 
-    async def grpc(self, class_name: str, instance_id: str) -> AsyncIterator[bytes]:
-        """Each event as JSON, through the runtime's gRPC."""
-        call = self._grpc(class_name, instance_id)
+    async def grpc(self, class_name: str, instance_id: str, most: int = 1) -> AsyncIterator[bytes]:
+        """Each event as JSON, through the runtime's gRPC, at most `most` of them in a message."""
+        call = self._grpc(class_name, instance_id, most=most)
         try:
-            async for event in call:
-                yield event.event_json
+            async for first in call:
+                for event in (first, *first.following):
+                    yield event.event_json
         finally:
             call.cancel()
+
+    async def batched(self, class_name: str, instance_id: str) -> AsyncIterator[bytes]:
+        async for event in self.grpc(class_name, instance_id, 256):
+            yield event
 
     async def http(self, class_name: str, instance_id: str) -> AsyncIterator[bytes]:
         """Each event as JSON, as JSON lines over HTTPS from the gateway."""
@@ -244,10 +248,14 @@ async def fan_out(bench: Bench) -> Figures:
     figures: Figures = {}
     recorded = await bench.create("ManySteps", {"steps": 1000})
     await _drain(bench.grpc, recorded)
-    for name, face in (("grpc", bench.grpc), ("http", bench.http)):
-        began = time.perf_counter()
+    for name, face in (("grpc", bench.grpc), ("batched", bench.batched), ("http", bench.http)):
+        before, began = {service: bench.cpu_of(service) for service in ("runtime", "gateway")}, time.perf_counter()
         events = await _drain(face, recorded)
         figures[f"{name}_history_per_s"] = events / (time.perf_counter() - began)
+        for service, used in before.items():
+            figures[f"{name}_history_{service}_us"] = (bench.cpu_of(service) - used) / events * 1000
+        if name == "batched":
+            continue
         hot = await bench.create("PacedSteps", {"steps": 100, "pause": 0, "wait": True})
         await bench.attach(name, "PacedSteps", hot)
         began = time.perf_counter()
@@ -419,51 +427,6 @@ async def _hot(bench: Bench, pause: int, steps: int) -> Figures:
             figures[f"{name}_{service}_us_per_event"] = (used - cpu["alone"][service]) / got[name]["events"] * 1000
         figures[f"{name}_client_us_per_event"] = got[name]["cpu_ms"] / got[name]["events"] * 1000
         figures[f"{name}_events_per_message"] = got[name]["events"] / got[name]["messages"]
-    return figures
-
-
-# --- E5: the seam -------------------------------------------------------------------------------------------------
-
-
-async def seam(bench: Bench) -> Figures:
-    """Milliseconds around the moment at which a reader of a running instance leaves its history for the live tail.
-
-    `…_seam_…` is from asking for the stream until the last event has come that was written before; `…_after_…` is from
-    the timestamps of the eight events that follow until they have come. Each face has SEAMS readers of one instance.
-    """
-    figures: Figures = {}
-    for name in ("grpc", "http"):
-        instance_id = await bench.create("PacedSteps", {"steps": 1000, "pause": 10})
-        seams: list[float] = []
-        after: list[float] = []
-        history = 0
-        for _ in range(SEAMS):
-            await asyncio.sleep(random.uniform(0.03, 0.1))
-            # What a connection takes to be made is not meant.
-            connection = await bench.connection() if name == "http" else None
-            asked = time.time() * 1000
-            events = (
-                bench.grpc("PacedSteps", instance_id)
-                if connection is None
-                else bench.http_on(connection, "PacedSteps", instance_id)
-            )
-            caught_up, late = asked, list[float]()
-            async with aclosing(events):  # type: ignore[type-var]
-                async for line in events:
-                    now, written = time.time() * 1000, json.loads(line)["timestamp"]
-                    if written <= asked:
-                        caught_up, history = now, history + 1
-                    else:
-                        late.append(now - written)
-                    if len(late) == 8:
-                        break
-            seams.append(caught_up - asked)
-            after += late
-        await bench.terminate("PacedSteps", instance_id)
-        figures[f"{name}_history_events"] = history / SEAMS
-        for figure, found in (("seam", seams), ("after", after)):
-            figures |= {f"{name}_{figure}_p50_ms": percentile(found, 0.5)}
-            figures |= {f"{name}_{figure}_p99_ms": percentile(found, 0.99)}
     return figures
 
 

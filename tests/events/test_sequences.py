@@ -224,6 +224,18 @@ async def test_error_of_the_end(world: World, played: dict[str, str], scene: str
     assert ending["error"] == {"name": error["reason"], "message": error.get("message", "")}
 
 
+async def test_one_step_too_many(world: World) -> None:
+    """S-22, S-25, W-096, W-121: the 1,025th name leaves no step event, through each face; the end names the reason."""
+    instance_id = await world.scene("steps", {"many": 1025, "caught": True})
+    await world.read("grpc", instance_id, None, [])
+    last = 3 + 4 * 1024
+    for face in FACES:
+        (completed, ending) = await world.read(face, instance_id, last - 1)
+        assert (completed["type"], completed["stepName"]) == ("step_completed", "step 1023")
+        assert (ending["eventId"], ending["type"]) == (last + 1, "workflow_errored")
+        assert ending["error"]["name"] == "step_limit_exceeded"
+
+
 async def test_no_params_and_an_odd_id(world: World) -> None:
     """S-17: params that were not given are no member; ids are told as they are, whatever is in them."""
     instance_id = "a/b ü?#%2F\n" + ROCKET
