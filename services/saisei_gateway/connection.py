@@ -104,6 +104,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self._answering is not None and not self._answering.response_complete:
+            # uvicorn tells the newest request only, which may be waiting behind this one.
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
         # The scope knows this object; without that ring, both are freed at once and not when the collector comes by.
         self.scope = self.cycle = self._answering = None  # type: ignore[assignment]

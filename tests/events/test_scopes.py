@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from saisei_contract.errors import SaiseiError
-from saisei_runtime.bindings.workflow import WorkflowBindings
+from saisei_runtime.bindings.workflow import SUBSCRIPTIONS_PER_SCOPE, WorkflowBindings
 from saisei_runtime.code import Binding, BindingKind
 from saisei_runtime.isolates.calls import BindingCalls
 from saisei_runtime.isolates.port import BindingCall
@@ -65,6 +65,27 @@ async def test_open_subscriptions_outlive_the_assignment() -> None:
         assert error.reason == "backend_unavailable"
     await bindings.call(_call("dispose", subscription=name))
     assert engine.opened[0].closed
+
+
+async def test_what_has_ended_does_not_count() -> None:
+    """S-07, S-11: an invocation may watch any number of instances to their ends, and hold so many at once."""
+    engine = Engine()
+    engine.go.set()
+    bindings = WorkflowBindings(engine, Hosted())  # type: ignore[arg-type]
+    for _ in range(2 * SUBSCRIPTIONS_PER_SCOPE):
+        name = (await bindings.call(_call("subscribe", id="i"))).value["subscription"]
+        for _ in range(2):
+            assert (await bindings.call(_call("next", subscription=name))).value == {"done": True}
+    for _ in range(SUBSCRIPTIONS_PER_SCOPE):
+        await bindings.call(_call("subscribe", id="i"))
+    try:
+        await bindings.call(_call("subscribe", id="i"))
+    except SaiseiError as error:
+        assert error.reason == "backend_unavailable"
+    else:
+        raise AssertionError("one too many was opened")
+    bindings.close_scope("scope")
+    assert all(one.closed for one in engine.opened[2 * SUBSCRIPTIONS_PER_SCOPE :])
 
 
 class Code:

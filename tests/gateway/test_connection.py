@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
+import os
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from tests.gateway.conftest import Host, HostFactory
 from tests.gateway.test_events import EVENTS, with_history
 from tests.gateway.waiting import eventually, within_a_second
@@ -146,6 +150,44 @@ async def test_a_head_that_comes_in_parts(host: Host) -> None:
         assert await client.answer() == (200, END)
 
 
+async def test_any_requests_in_any_pieces(host: Host) -> None:
+    """Design 6, H-001: streams, refusals before a body has come, chunked bodies with trailers: each has its answer."""
+    await with_history(host, "workflow_queued", "workflow_completed", ended=True)
+    seed = int(os.environ.get("SAISEI_TEST_SEED", random.randrange(2**32)))
+    print("seed", seed)
+    rng = random.Random(seed)
+    chunked = b"".join(b"5\r\n12345\r\n" for _ in range(9)) + b"0\r\nx-trailer: yes\r\n\r\n"
+    put, instances = "/artifacts/v1/sha256/x", EVENTS.removesuffix("/i/events")
+    kinds: list[tuple[bytes, int, bytes]] = [
+        (request(EVENTS), 200, END),
+        (request(EVENTS, "content-length: 5") + b"12345", 200, END),
+        (request(EVENTS, "transfer-encoding: chunked") + chunked, 200, END),
+        (request(EVENTS + "?cursor=1&filter="), 200, END),
+        (request(EVENTS.replace("/i/", "/nobody/")), 404, b""),
+        (request(put, "transfer-encoding: chunked", method="PUT") + chunked, 400, b""),
+        (request(instances, "content-length: 2", "content-type: application/json", method="POST") + b"[]", 400, b""),
+        (request("/openapi.json"), 200, b""),
+    ]
+    for _ in range(25):
+        async with connected(host) as client:
+            wanted = [rng.choice(kinds) for _ in range(rng.randint(1, 8))]
+            whole = b"".join(one[0] for one in wanted)
+            cuts = sorted(rng.sample(range(1, len(whole)), rng.randint(0, 5)))
+
+            async def ask(client: Client = client, whole: bytes = whole, cuts: list[int] = cuts) -> None:
+                for first, last in itertools.pairwise([0, *cuts, len(whole)]):
+                    client.writer.write(whole[first:last])
+                    for _ in range(rng.randint(0, 30)):
+                        await asyncio.sleep(0)
+
+            asking = asyncio.create_task(ask())
+            for _, status, end in wanted:
+                found, body = await client.answer()
+                assert (found, body.endswith(end)) == (status, True), body
+            await asking
+    await eventually(host.is_idle)
+
+
 async def test_a_connection_that_is_to_close(host: Host) -> None:
     """Design 6: `Connection: close` ends with the stream."""
     await with_history(host, "workflow_terminated", ended=True)
@@ -201,6 +243,19 @@ async def test_the_end_waits_for_a_client_that_reads_late(run_host: HostFactory)
             assert lines[-1] + b"\n" == END
             assert (await client.answer())[0] == 200
         await eventually(host.is_idle)
+
+
+async def test_a_client_that_goes_with_requests_waiting(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    """S-11: requests that wait behind one another end with their connection, and none is a fault of the Host."""
+    await with_history(host, "workflow_queued", "workflow_completed", ended=True)
+    for turns in range(30):
+        async with connected(host) as client:
+            client.writer.write(request(EVENTS) * 5 + request("/openapi.json") * 3)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+    await eventually(lambda: kept() == (0, 0))
+    await within_a_second(host.is_idle)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_clients_that_go_at_every_moment(host: Host) -> None:

@@ -93,8 +93,13 @@ class WorkflowBindings:
         return BindingResult({"subscription": name})
 
     async def _next(self, call: BindingCall) -> BindingResult:
-        subscription = self._open.get(call.scope_id, {}).get(call.arguments["subscription"])
+        name = call.arguments["subscription"]
+        subscription = self._open.get(call.scope_id, {}).get(name)
         event = None if subscription is None else await subscription.next()
         if event is None:
+            if subscription is not None:
+                # Done for ever, and no longer among those that the invocation holds.
+                subscription.close()
+                self._open.get(call.scope_id, {}).pop(name, None)
             return BindingResult({"done": True})
         return BindingResult({"done": False}, event.json)
