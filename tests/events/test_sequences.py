@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
@@ -222,6 +225,28 @@ async def test_error_of_the_end(world: World, played: dict[str, str], scene: str
     (ending,) = await world.read("sse", played[scene], None, ["workflow_errored"])
     error = world.host.client.instance(world.uid, played[scene])["error"]
     assert ending["error"] == {"name": error["reason"], "message": error.get("message", "")}
+
+
+async def test_a_clock_that_was_set_back(world: World) -> None:
+    """S-16: what follows an event of the future is as late as that, through each face."""
+    instance_id = await world.scene("clock", {"wait": "w", "type": "go", "seconds": 600}, {"do": "a"})
+    await world.until(instance_id, "waiting")
+    hour = 3_600_000
+    (path,) = Path(world.host.data_dir).rglob("runtime.db")
+    with closing(sqlite3.connect(path, timeout=30)) as database, database:
+        row = "FROM workflow_instances WHERE instance_id = ?"
+        (incarnation, at_ms) = database.execute(f"SELECT incarnation, event_at_ms {row}", (instance_id,)).fetchone()
+        later = at_ms + hour
+        database.execute("UPDATE workflow_instances SET event_at_ms = ? WHERE incarnation = ?", (later, incarnation))
+        database.execute(
+            "UPDATE workflow_event_log SET at_ms = ? WHERE incarnation = ? AND event_id = 5", (later, incarnation)
+        )
+    await world.send(instance_id)
+    for face in FACES:
+        events = await world.read(face, instance_id)
+        assert types_of(events)[4:6] == ["workflow_waiting", "workflow_running"]
+        assert [event["timestamp"] for event in events[4:]] == [later] * (len(events) - 4)
+        _assert_well_formed(events, instance_id)
 
 
 async def test_one_step_too_many(world: World) -> None:
