@@ -12,8 +12,9 @@ import pytest
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import Binding, BindingKind
+from saisei_runtime.isolates.confinement import has_own_network
 from saisei_runtime.isolates.port import Completed
-from saisei_runtime.isolates.process import JS_FOLDER, has_own_network, node_command
+from saisei_runtime.isolates.process import JS_FOLDER, node_command
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

