@@ -372,6 +372,35 @@ async def test_broken_exchanges(open_lab: Any, server: Server) -> None:
     assert got == {"refused": "TypeError", "nonsense": "TypeError", "cut": "AbortError"}
 
 
+async def test_a_silent_server_is_given_up(make_lab: Callable[..., Any], server: Server) -> None:
+    """MW-26, Issue 4: a server that says nothing, before its answer or in the middle of a body, does not hold a fetch
+    for ever."""
+    over = asyncio.Event()
+
+    async def never(_seen: Seen, _writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+
+    async def begun(_seen: Seen, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx")
+        await writer.drain()
+        await over.wait()
+
+    server.routes.update({"/never": never, "/begun": begun})
+    lab = make_lab(egress_allowed_hosts=frozenset({"127.0.0.1"}), egress_silent_after=0.5)
+    got = await value(
+        lab,
+        """const failed = (p) => p.then(() => "went", (e) => e);
+        const first = await failed(fetch(at + "/never"));
+        const response = await fetch(at + "/begun"); const second = await failed(response.text());
+        return {first: [first.name, first.message], second: second.name};""",
+        server,
+    )
+    assert got["first"] == ["TypeError", "fetch failed: 127.0.0.1 was silent for 0.5 seconds"]
+    assert got["second"] == "AbortError"
+    over.set()
+    await lab.pool.close()
+
+
 async def test_a_fetch_does_not_outlive_its_context(open_lab: Any, server: Server) -> None:
     """Design 3, W-083: a fetch without an answer is dropped with its context, which ends quiescent."""
     closed = asyncio.Event()

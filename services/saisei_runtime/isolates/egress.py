@@ -90,8 +90,10 @@ class Exchange:
 class Egress:
     """The connections of one runtime. Use it from one event loop."""
 
-    def __init__(self, policy: EgressPolicy) -> None:
+    def __init__(self, policy: EgressPolicy, silent_after: float = 300.0) -> None:
+        """A server that says or takes nothing for `silent_after` seconds is given up."""
         self._policy = policy
+        self._silent_after = silent_after
         self._pool: httpcore.AsyncConnectionPool | None = None
 
     async def close(self) -> None:
@@ -151,7 +153,14 @@ class Egress:
             url.encode("ascii").partition(b"#")[0],
             headers=[(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent],
             content=content,
-            extensions={"timeout": {"connect": _CONNECT_SECONDS, "pool": None, "read": None, "write": None}},
+            extensions={
+                "timeout": {
+                    "connect": _CONNECT_SECONDS,
+                    "pool": None,
+                    "read": self._silent_after,
+                    "write": self._silent_after,
+                }
+            },
         )
         try:
             return await self._connections().handle_async_request(request)
@@ -159,6 +168,9 @@ class Egress:
             raise FetchFailed(f"fetch failed: {error}") from None
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
             raise FetchFailed(f"fetch failed: {parts.hostname} cannot be reached") from error
+        except (httpcore.ReadTimeout, httpcore.WriteTimeout) as error:
+            silent = f"was silent for {self._silent_after:g} seconds"
+            raise FetchFailed(f"fetch failed: {parts.hostname} {silent}") from error
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
             raise FetchFailed(f"fetch failed: the exchange with {parts.hostname} broke off") from error
         except (httpcore.UnsupportedProtocol, UnicodeError, ValueError) as error:

@@ -171,7 +171,8 @@ class IsolatePool:
         self._thread_limits, self._serving_limits = thread_limits, serving_limits
         self._bindings: BindingHost = bindings or _NoBindings()
         allowed = frozenset(host.lower() for host in self._settings.egress_allowed_hosts)
-        self._egress = Egress(EgressPolicy(allowed)) if self._settings.egress else None
+        silent_after = self._settings.egress_silent_after
+        self._egress = Egress(EgressPolicy(allowed), silent_after) if self._settings.egress else None
         self._isolates: dict[str, WorkerIsolate] = {}
         self._starting: dict[str, asyncio.Task[WorkerIsolate]] = {}
         self._inspections = asyncio.Semaphore(_INSPECTIONS)

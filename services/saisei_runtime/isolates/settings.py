@@ -17,6 +17,8 @@ class IsolateSettings:
     # Outbound fetch: whether any, and the hosts that may be private, loopback or metadata addresses all the same.
     egress: bool = True
     egress_allowed_hosts: frozenset[str] = frozenset()
+    # A server that says or takes nothing for so long is given up: the fetch rejects, or its body breaks off.
+    egress_silent_after: float = 300.0
     # Workflow threads of one Worker: kept ready, and at most.
     warm_threads: int = 8
     max_threads: int = 40
