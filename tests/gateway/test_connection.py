@@ -11,6 +11,7 @@ import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from tests.gateway.conftest import Host, HostFactory
@@ -210,24 +211,42 @@ async def test_a_body_that_nobody_wants(host: Host) -> None:
     await within_a_second(host.is_idle)
 
 
-async def test_the_end_waits_for_a_client_that_reads_late(run_host: HostFactory) -> None:
+async def _stand_still(host: Host, client: Client) -> int:
+    """A reader of the instance that stops to read until the gateway has noticed; the id of the newest event."""
+    client.ask(EVENTS)
+    await client.head()
+    await client.chunk()
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    count = 1
+    while not any(getattr(one, "paused", False) for one in host.server.server_state.connections):
+        for _ in range(200):
+            await host.runtime.emit("i", "step_started")
+        count += 200
+        # The fake does not give way by itself.
+        await asyncio.sleep(0.002)
+    return count
+
+
+@pytest.fixture
+def narrow(run_host: HostFactory) -> HostFactory:
+    """A Host that notices after kilobytes, and not after megabytes, who does not read."""
+
+    @asynccontextmanager
+    async def run(**settings: Any) -> AsyncIterator[Host]:
+        async with run_host(**settings) as host:
+            listening = host.server.servers[0].sockets[0]
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+            await with_history(host, "workflow_queued")
+            yield host
+
+    return run
+
+
+async def test_the_end_waits_for_a_client_that_reads_late(narrow: HostFactory) -> None:
     """S-07, S-12: whoever stands still while its stream ends gets the whole rest, the end, and its next answer."""
-    async with run_host() as host:
-        listening = host.server.servers[0].sockets[0]
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
-        await with_history(host, "workflow_queued")
+    async with narrow() as host:
         async with connected(host) as client:
-            client.ask(EVENTS)
-            await client.head()
-            await client.chunk()
-            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            count = 2
-            while not any(one.paused for one in host.server.server_state.connections):
-                for _ in range(200):
-                    await host.runtime.emit("i", "step_started")
-                count += 200
-                # The fake does not give way by itself.
-                await asyncio.sleep(0.002)
+            count = await _stand_still(host, client)
             await host.runtime.emit("i", "workflow_completed", last=True)
             # Another reader has it all: the end has been here.
             async with connected(host) as other:
@@ -239,10 +258,19 @@ async def test_the_end_waits_for_a_client_that_reads_late(run_host: HostFactory)
             while chunk := await client.chunk():
                 rest += chunk
             lines = rest.splitlines()
-            assert [json.loads(line)["eventId"] for line in lines[:-1]] == list(range(2, count + 1))
+            assert [json.loads(line)["eventId"] for line in lines[:-1]] == list(range(2, count + 2))
             assert lines[-1] + b"\n" == END
             assert (await client.answer())[0] == 200
         await eventually(host.is_idle)
+
+
+async def test_a_stop_does_not_wait_for_who_stands_still(narrow: HostFactory) -> None:
+    """S-13, Design 6: a client that does not read holds up a stop no longer than the grace for any exchange."""
+    async with asyncio.timeout(60), narrow(shutdown_seconds=1) as host, connected(host) as client:
+        await _stand_still(host, client)
+        host.server.stop()
+        await eventually(lambda: host.gateway.metrics.open_streams("events") == 0)
+        # The block ends once the server has stopped, with the connection still there.
 
 
 async def test_a_client_that_goes_with_requests_waiting(host: Host, caplog: pytest.LogCaptureFixture) -> None:
