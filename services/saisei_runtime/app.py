@@ -99,7 +99,10 @@ class RuntimeApp:
         migrate_runtime(self._database)
         # The pool calls Bindings, Bindings call the engine, the engine starts contexts in the pool.
         isolates = IsolateSettings(
-            inherit_fd=lock_fd, egress=settings.egress, egress_allowed_hosts=settings.allowed_hosts()
+            inherit_fd=lock_fd,
+            filtered=settings.system_call_filter,
+            egress=settings.egress,
+            egress_allowed_hosts=settings.allowed_hosts(),
         )
         self.pool = IsolatePool(isolates)
         self.engine = WorkflowEngine(

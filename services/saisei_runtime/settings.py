@@ -14,6 +14,8 @@ class RuntimeSettings(ServiceSettings):
     # Workflow contexts at once, over all Workers, and for one Worker (each is a thread of its Node process).
     max_contexts: int = 64
     max_contexts_per_worker: int = 32
+    # Whether the kernel filters the system calls of the processes that run Workers, where it can.
+    system_call_filter: bool = True
     # Whether Workers may `fetch` public addresses, and names that they may also reach inside (comma-separated).
     egress: bool = True
     egress_allowed_hosts: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import json
 import logging
 import os
@@ -197,6 +198,30 @@ def test_a_program_that_is_not_there() -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs, pytest.raises(OSError):
             launch(["/nowhere/node"], line=theirs.fileno(), env={}, filtered=filtered)
+
+
+def test_a_kernel_that_executes_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Design 3, Issue 4: where the filter is taken and the program then cannot be started, it is started without."""
+    machine = MACHINES[platform.machine()]
+    without = dataclasses.replace(machine, numbers={**machine.numbers, "execveat": 2000})
+    monkeypatch.setitem(confinement.MACHINES, platform.machine(), without)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [python(), "-I", "-S", "-B", "-c", "import os; os.write(0, os.read(0, 1))"]
+        child = launch(command, line=theirs.fileno(), env=stdlib())
+        assert not has_filter(child.pid)
+        ours.sendall(b"x")
+        assert ours.recv(1) == b"x"
+    child.communicate(timeout=60)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_an_operator_may_do_without(own_lab: Any, make_workflow: Callable[..., str]) -> None:
+    """Design 3: a setting turns the filter off."""
+    lab = own_lab(filtered=False)
+    end, _ = await lab.run(make_workflow("return {a: 1};"))
+    assert json.loads(end.outcome.output) == {"a": 1}
+    assert not has_filter(lab.pool._isolates["worker"].process.pid)
 
 
 def test_the_log_says_what_the_kernel_does_not_give(caplog: pytest.LogCaptureFixture) -> None:

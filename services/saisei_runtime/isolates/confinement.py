@@ -101,19 +101,34 @@ def launch(
     inherits the descriptors `kept` and no other. Call it in the main thread: the child dies with the thread that forked
     it. OSError when it cannot be started."""
     kernel = _kernel()
-    machine = MACHINES.get(os.uname().machine) if filtered and kernel is not None else None
-    program = None if machine is None else _Exec(machine, command, env, kept)
-    return subprocess.Popen(
-        command,
-        stdin=line,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        cwd="/",
-        env=env,
-        start_new_session=True,
-        pass_fds=kept,
-        preexec_fn=None if kernel is None else functools.partial(_confine, os.getpid(), kernel, program),  # noqa: PLW1509 - system calls, no locks
-    )
+    program = _program(command, env, kept) if filtered and kernel is not None else None
+
+    def start(program: _Exec | None) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            stdin=line,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            env=env,
+            start_new_session=True,
+            pass_fds=kept,
+            preexec_fn=None if kernel is None else functools.partial(_confine, os.getpid(), kernel, program),  # noqa: PLW1509 - system calls, no locks
+        )
+
+    try:
+        return start(program)
+    except OSError:
+        if program is None:
+            raise
+        # A kernel that takes the filter, but cannot execute a program by its descriptor.
+        return start(None)
+
+
+def _program(command: Sequence[str], env: Mapping[str, str], kept: Sequence[int]) -> _Exec | None:
+    """None on machines whose calls are not known, also when this process makes those of another one."""
+    machine = MACHINES.get(os.uname().machine)
+    return None if machine is None or sys.maxsize < 2**32 else _Exec(machine, command, env, kept)
 
 
 def has_own_network(pid: int) -> bool:

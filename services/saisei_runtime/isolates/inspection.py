@@ -38,7 +38,7 @@ async def inspect(settings: IsolateSettings, code: WorkerCode) -> Inspection:
     if isinstance(found, Inspection):
         return found
     if found.code == "syntax_error":
-        line, column = await _locate(code.modules[found.module].data)
+        line, column = await _locate(settings, code.modules[found.module].data)
         return _failed(found.code, found.message, found.module, line, column)
     problems = (CodeProblem(found.code, found.message, found.module or code.entrypoint),) if found.code else ()
     return Inspection(found.loads, frozenset(found.handlers), frozenset(found.classes), problems)
@@ -69,19 +69,19 @@ async def _ask(process: NodeProcess, settings: IsolateSettings, code: WorkerCode
         return _failed("inspection_timeout", what, code.entrypoint)
 
 
-async def _locate(source: bytes) -> tuple[int, int]:
+async def _locate(settings: IsolateSettings, source: bytes) -> tuple[int, int]:
     """Line and column of a syntax error, 1-based; 0 when unknown. The engine tells them only when it checks a file."""
-    found = _WHERE.search(await asyncio.to_thread(_complaint, source))
+    found = _WHERE.search(await asyncio.to_thread(_complaint, settings, source))
     return (int(found[1]), len(found[3]) + 1) if found else (0, 0)
 
 
-def _complaint(source: bytes) -> bytes:
+def _complaint(settings: IsolateSettings, source: bytes) -> bytes:
     """What Node says about a module that it only parses; nothing when it takes too long."""
     command = [str(node_executable()), "--no-warnings", "--check", "--input-type=module", "-"]
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            child = launch(command, line=theirs.fileno(), env={})
+            child = launch(command, line=theirs.fileno(), env={}, filtered=settings.filtered)
         ours.settimeout(_CHECK_SECONDS)
         try:
             ours.sendall(source)

@@ -88,7 +88,9 @@ def node_command(orphaned_after: float) -> list[str]:
 
 def _spawn(line: int, settings: IsolateSettings) -> subprocess.Popen[bytes]:
     kept = () if settings.inherit_fd < 0 else (settings.inherit_fd,)
-    return launch(node_command(settings.orphaned_after), line=line, env={"TZ": "UTC"}, kept=kept)
+    return launch(
+        node_command(settings.orphaned_after), line=line, env={"TZ": "UTC"}, kept=kept, filtered=settings.filtered
+    )
 
 
 class NodeThread:

@@ -14,6 +14,8 @@ class IsolateSettings:
     """
 
     inherit_fd: int = -1
+    # Whether the kernel filters the system calls of Node, where it can.
+    filtered: bool = True
     # Outbound fetch: whether any, and the hosts that may be private, loopback or metadata addresses all the same.
     egress: bool = True
     egress_allowed_hosts: frozenset[str] = frozenset()
