@@ -24,6 +24,9 @@ from saisei_runtime.api.workflow_service import WorkflowServicer
 from saisei_runtime.bindings.host import Bindings
 from saisei_runtime.bindings.service import ServiceBindings
 from saisei_runtime.bindings.workflow import WorkflowBindings
+from saisei_runtime.cron.runs import CronRuns
+from saisei_runtime.cron.scheduler import CronScheduler
+from saisei_runtime.hosting import virtual_time
 from saisei_runtime.hosting.code_store import CodeStore
 from saisei_runtime.hosting.retirement import Retirement
 from saisei_runtime.hosting.state import HostedState
@@ -120,6 +123,9 @@ class RuntimeApp:
         serving = Serving(self.state, self._code, self.pool)
         services = ServiceBindings(self.state, serving)
         self.pool.bind(Bindings(WorkflowBindings(self.engine, self.state), services))
+        self._crons = CronScheduler(
+            CronRuns(self._database, settings.runtime_id), self.state, serving.scheduled, self.clock
+        )
         use = VersionUse(self.engine, serving, self.pool)
         self._retirement = Retirement(self.state, self.clock, use.end)
         self._reads = Reads(self._database)
@@ -148,7 +154,9 @@ class RuntimeApp:
         )
         self._server.register(
             admin_pb2_grpc.add_RuntimeAdminServiceServicer_to_server,
-            RuntimeAdminServicer(self.engine, self.state, self._code, self.pool, use, replays, self.clock, credential),
+            RuntimeAdminServicer(
+                self.engine, self.state, self._code, self.pool, use, replays, self._crons, self.clock, credential
+            ),
             "saisei.runtime.v1.RuntimeAdminService",
         )
 
@@ -158,6 +166,7 @@ class RuntimeApp:
         else:
             self.engine.deployment_changed(worker_uid)
             self._retirement.changed(worker_uid)
+            self._crons.changed()
 
     async def start(self) -> list[int]:
         """Returns the bound ports (1 for a unix socket)."""
@@ -168,6 +177,10 @@ class RuntimeApp:
             listen_addresses(self._settings.runtime_listen, self._settings.runtime()),
             self._settings.listener_credentials(),
         )
+        if isinstance(self.clock, VirtualClock):
+            await virtual_time.join(self.clock, self._channel, self._settings.credential())
+        # After the time is right: a schedule that is met for the first time counts from then on.
+        self._crons.start()
         listen = self._settings.metrics_address()
         if listen is not None:
             metrics.serve(*listen)
@@ -179,6 +192,7 @@ class RuntimeApp:
         if self._watching is not None:
             self._watching.cancel()
         await self._retirement.stop()
+        await self._crons.stop()
         await self.engine.stop()
         await self.pool.close()
         self._reads.close()

@@ -40,6 +40,8 @@ def test_handlers_default_to_fetch_for_an_endpoint(tmp_path: Path) -> None:
     assert read_project(write(tmp_path, MINIMAL)).file.declared_handlers == []
     assert read_project(write(tmp_path, MINIMAL + "endpoint = true")).file.declared_handlers == ["fetch"]
     assert read_project(write(tmp_path, MINIMAL + "handlers = []\nendpoint = true")).file.declared_handlers == []
+    both = read_project(write(tmp_path, MINIMAL + 'crons = ["0 0 * * *"]\nendpoint = true'))
+    assert both.file.declared_handlers == ["fetch", "scheduled"]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,11 @@ def test_handlers_default_to_fetch_for_an_endpoint(tmp_path: Path) -> None:
         (MINIMAL + '[[services]]\nbinding = "A"\nwroker = "w"', "did you mean worker"),
         (MINIMAL + 'services = ["w"]', '[[services]] with binding = "…" and worker = "…"'),
         (MINIMAL + 'vars.A = 1\n[[services]]\nbinding = "A"\nworker = "w"', "name in env 'A' twice"),
+        (MINIMAL + 'crons = ["* * * *"]', "crons.0: the schedule must have five fields"),
+        (MINIMAL + 'crons = ["* * * * 7"]', "day of the week field, which is from 0 to 6"),
+        (MINIMAL + 'crons = "* * * * *"', "write a list"),
+        (MINIMAL + 'crons = ["* * * * *", "* * * * *"]', "twice"),
+        (MINIMAL + 'handlers = ["fetch"]\ncrons = ["* * * * *"]', "needs the handler scheduled"),
         (MINIMAL + 'modules = ["nothing/*.js"]', "no file matches"),
         (MINIMAL + 'modules = ["../x.mjs"]', "leaves the project"),
         (MINIMAL + 'modules = ["read.me"]', "no known media type"),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saisei_cli.client import HostClient, HostError, Json
+from saisei_cli.deploy.crons import WORKER_CRON_TRIGGER, obsolete_triggers, triggers
 from saisei_cli.deploy.project import Project, WorkflowEntry
 from saisei_cli.deploy.services import service_bindings
 from saisei_cli.failures import CommandFailure
@@ -113,6 +114,9 @@ class _Deploy:
         file = self._project.file
         result.worker_uid = self._ensure(MODULE_WORKER, file.name, {})["uid"]
         bundle_uid = self._bundle()
+        if "scheduled" not in file.declared_handlers:
+            # A Version without the handler is only taken while no schedule needs it.
+            self._drop_crons()
         missing = self._workflows_that_exist_or_are_made()
         if missing:
             # A class that the current allocation lacks: give it to the Worker first, then make the Workflow (DW-10).
@@ -121,11 +125,20 @@ class _Deploy:
                 result.workflows[entry.name] = self._workflow_of_class(entry)
         result.version_uid = self._version(bundle_uid)
         self._activate(result.version_uid)
+        self._drop_crons()
+        for name, cron in triggers(file).items():
+            self._ensure(WORKER_CRON_TRIGGER, name, self._of_worker() | {"cron": cron})
         if file.endpoint:
             endpoint = self._ensure(WORKER_ENDPOINT, f"{file.name}.endpoint", self._of_worker())
             result.hostname = endpoint["output"]["hostname"]
             result.url = endpoint["output"]["url"]
         return result
+
+    def _drop_crons(self) -> None:
+        for trigger in obsolete_triggers(self._client, self._project.file, self.result.worker_uid):
+            operation = self._client.delete_resource(trigger["uid"], trigger["generation"])
+            self._settle(WORKER_CRON_TRIGGER, trigger["name"], operation)
+            self._note(WORKER_CRON_TRIGGER, trigger["name"], "deleted")
 
     def prune(self) -> None:
         """What is still held, by a context that has not ended yet for example, stays for the next time."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from saisei_cli.failures import CommandFailure
+from saisei_contract.cron import CronError, parse_cron
 
 PROJECT_FILE = "saisei.toml"
 JAVASCRIPT = "application/javascript+module"
@@ -34,6 +35,14 @@ _Handler = Literal["fetch", "scheduled", "queue"]
 
 class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=None)
+
+
+def _schedule(cron: str) -> str:
+    try:
+        parse_cron(cron)
+    except CronError as error:
+        raise ValueError(f"the schedule {error}") from None
+    return cron
 
 
 class WorkflowEntry(_Closed):
@@ -65,14 +74,15 @@ class ProjectFile(_Closed):
     secrets: list[str] = []
     workflows: list[WorkflowEntry] = []
     services: list[ServiceEntry] = []
+    crons: list[Annotated[str, AfterValidator(_schedule)]] = []
     media_types: dict[str, str] = {}
 
     @property
     def declared_handlers(self) -> list[str]:
-        """Without `handlers`: `fetch` for a Worker with an endpoint, none otherwise."""
+        """Without `handlers`: `fetch` for a Worker with an endpoint, `scheduled` for one with schedules."""
         if self.handlers is not None:
             return list(self.handlers)
-        return ["fetch"] if self.endpoint else []
+        return [*(["fetch"] if self.endpoint else []), *(["scheduled"] if self.crons else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +172,14 @@ def _refuse_shared_names(source: Path, file: ProjectFile) -> None:
     names = [file.name, *(workflow.name for workflow in file.workflows)]
     bindings = [*file.vars, *file.secrets, *(entry.binding for entry in file.workflows if entry.binding)]
     bindings += [entry.binding for entry in file.services]
-    for what, values in (("Resource name", names), ("name in env", bindings)):
+    for what, values in (("Resource name", names), ("name in env", bindings), ("schedule", file.crons)):
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
             raise CommandFailure(f"{source} uses the {what} {twice[0]!r} twice", "each needs a name of its own")
+    if file.crons and "scheduled" not in file.declared_handlers:
+        raise CommandFailure(
+            f"{source}: crons needs the handler scheduled, and handlers does not list it", 'add "scheduled" to handlers'
+        )
 
 
 def _read_files(source: Path, folder: Path, file: ProjectFile) -> tuple[ModuleFile, ...]:

@@ -12,6 +12,7 @@ from saisei_contract.forms import (
     module_worker,
     urls,
     worker_bundle,
+    worker_cron_trigger,
     worker_deployment,
     worker_endpoint,
     worker_version,
@@ -30,6 +31,7 @@ FORMS: Mapping[str, AnyForm] = MappingProxyType(
             worker_deployment,
             durable_workflow,
             worker_endpoint,
+            worker_cron_trigger,
         )
     }
 )

@@ -14,6 +14,7 @@ from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import urls
 from saisei_contract.forms.base import Reference
 from saisei_contract.forms.durable_workflow import DurableWorkflowSpec
+from saisei_contract.forms.worker_cron_trigger import WorkerCronTriggerSpec
 from saisei_contract.forms.worker_deployment import WorkerDeploymentSpec
 from saisei_contract.forms.worker_endpoint import WorkerEndpointSpec
 from saisei_contract.forms.worker_version import WorkerVersionSpec
@@ -68,6 +69,8 @@ def admit(connection: Connection, spec: object, *, own_uid: str | None) -> None:
             _admit_workflow(connection, spec)
         case WorkerEndpointSpec():
             _admit_endpoint(connection, spec, own_uid)
+        case WorkerCronTriggerSpec():
+            _admit_cron(connection, spec)
         case WorkerVersionSpec():
             _admit_version(connection, spec)
         case _:
@@ -102,13 +105,23 @@ def _admit_endpoint(connection: Connection, spec: WorkerEndpointSpec, own_uid: s
     if any(item.uid != own_uid for item in others):
         raise conflict("the Worker has a WorkerEndpoint already")
     _refuse_unfit(connection, spec.worker_uid, Requirement(http=True))
-    if allocation.active_deployment(connection, spec.worker_uid) is None:
-        if allocation.coming_allocations(connection, spec.worker_uid):
+    _refuse_inactive(connection, spec.worker_uid, "answer HTTP")
+
+
+def _admit_cron(connection: Connection, spec: WorkerCronTriggerSpec) -> None:
+    """CR-01: the effective Versions, and those on their way, have the handler."""
+    _refuse_unfit(connection, spec.worker_uid, Requirement(handlers=frozenset({"scheduled"})))
+    _refuse_inactive(connection, spec.worker_uid, "run on a schedule")
+
+
+def _refuse_inactive(connection: Connection, worker_uid: str, purpose: str) -> None:
+    if allocation.active_deployment(connection, worker_uid) is None:
+        if allocation.coming_allocations(connection, worker_uid):
             raise SaiseiError(
                 "resource_busy",
                 "the Worker's WorkerDeployment is not active yet; try again once its Operation has succeeded",
             )
-        raise conflict("the Worker has no active WorkerDeployment that could answer HTTP")
+        raise conflict(f"the Worker has no active WorkerDeployment that could {purpose}")
 
 
 def _admit_version(connection: Connection, spec: WorkerVersionSpec) -> None:

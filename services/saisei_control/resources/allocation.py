@@ -33,6 +33,8 @@ class Requirement:
 
     classes: frozenset[str] = frozenset()
     http: bool = False
+    # Such as "scheduled".
+    handlers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def required_by_attachments(connection: Connection, worker_uid: str) -> Requirem
     return Requirement(
         classes=frozenset(DURABLE_WORKFLOW.validate(exact_spec(item)).class_name for item in workflows),
         http=bool(attached(connection, worker_uid, urls.WORKER_ENDPOINT)) or _is_called(connection, worker_uid),
+        handlers=frozenset({"scheduled"} if attached(connection, worker_uid, urls.WORKER_CRON_TRIGGER) else ()),
     )
 
 
@@ -121,4 +124,6 @@ def fit(connection: Connection, version_uids: Iterable[str], requirement: Requir
             )
         if requirement.http and "fetch" not in facts["handlers"]:
             return Fit(conflict=f"the WorkerVersion {uid} does not answer HTTP: it declares no fetch handler")
+        if undeclared := sorted(requirement.handlers - set(facts["handlers"])):
+            return Fit(conflict=f"the WorkerVersion {uid} declares no handler {undeclared[0]}")
     return Fit(unverified=unverified)

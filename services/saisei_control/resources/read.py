@@ -15,6 +15,7 @@ from saisei_contract.forms import urls
 from saisei_contract.grammar import is_uid
 from saisei_contract.records import OperationRecord, Phase, ResourceRecord
 from saisei_control.access.rights import Caller
+from saisei_control.operations.effects import worker_cron_trigger as cron_trigger
 from saisei_control.operations.effects.durable_workflow import observed
 from saisei_control.resources.cursors import Cursors
 from saisei_control.runtime_client import RuntimeFleet
@@ -69,6 +70,8 @@ class Reader:
             raise SaiseiError("gone", "the Resource was deleted")
         if stored.record.form == urls.DURABLE_WORKFLOW:
             return await self._refresh(stored)
+        if stored.record.form == urls.WORKER_CRON_TRIGGER:
+            return await self._look_ahead(stored)
         return stored.record
 
     async def operation(self, caller: Caller, operation_id: str) -> OperationRecord:
@@ -110,6 +113,18 @@ class Reader:
         more = len(found) > limit
         items = [stored.record for stored in found[:limit]]
         return Page(items, self._cursors.seal(items[-1].uid, binding, now) if more else None)
+
+    async def _look_ahead(self, stored: StoredResource) -> ResourceRecord:
+        """A settled trigger with the match that is the next one by now (CR-07)."""
+        record = stored.record
+        if record.phase is not Phase.IDLE or record.observed_generation != record.generation:
+            return record
+        now = self._clock.now_ms()
+        text = dump(await self._store.peek(lambda connection: cron_trigger.observe(connection, stored, now)))
+        if text == record.observed_json:
+            return record
+        await self._store.write(lambda connection: _keep_observation(connection, record, text, now))
+        return replace(record, observed_json=text, observed_at_ms=now)
 
     async def _refresh(self, stored: StoredResource) -> ResourceRecord:
         """A newer observation of a settled workflow if the runtime gives one in time; never fails (DW-05, H-090)."""

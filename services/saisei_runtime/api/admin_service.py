@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ from saisei.runtime.v1 import admin_pb2 as pb
 from saisei.runtime.v1 import admin_pb2_grpc as rpc
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
+from saisei_runtime.cron.scheduler import CronScheduler
 from saisei_runtime.hosting.code_store import CodeStore
 from saisei_runtime.hosting.state import HostedFile, HostedState
 from saisei_runtime.hosting.use import VersionUse
@@ -31,6 +33,7 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
         pool: ContextPool,
         use: VersionUse,
         replays: ReplayCheck,
+        crons: CronScheduler,
         clock: Clock,
         credential: str,
     ) -> None:
@@ -40,6 +43,7 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
         self._pool = pool
         self._use = use
         self._replays = replays
+        self._crons = crons
         self._clock = clock
         self._credential = credential
 
@@ -127,4 +131,5 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
             now = self._clock.advance(request.seconds)
         except ValueError as error:
             raise SaiseiError("invalid_request", f"seconds: {error}") from error
-        return pb.AdvanceClockResponse(now_ms=now, started=await self._engine.settle_due())
+        contexts, runs = await asyncio.gather(self._engine.settle_due(), self._crons.settle_due())
+        return pb.AdvanceClockResponse(now_ms=now, started=contexts + runs)

@@ -65,7 +65,16 @@ class HostedEndpoint:
     hostname: str
 
 
-Hosted = HostedVersion | HostedDeployment | HostedWorkflow | HostedEndpoint
+@dataclass(frozen=True, slots=True)
+class HostedCron:
+    """`cron` as its creator wrote it."""
+
+    uid: str
+    worker_uid: str
+    cron: str
+
+
+Hosted = HostedVersion | HostedDeployment | HostedWorkflow | HostedEndpoint | HostedCron
 
 
 def read_assignment(message: pb.Assignment) -> Hosted | None:
@@ -94,6 +103,8 @@ def read_assignment(message: pb.Assignment) -> Hosted | None:
             return HostedWorkflow(uid, message.space, message.name, workflow.worker_uid, workflow.class_name)
         case "endpoint":
             return HostedEndpoint(uid, message.endpoint.worker_uid, message.endpoint.hostname)
+        case "cron":
+            return HostedCron(uid, message.cron.worker_uid, message.cron.cron)
         case _:
             return None
 
@@ -105,6 +116,7 @@ class HostedState:
         self._by_uid: dict[str, Hosted] = {}
         self._deployment_of: dict[str, HostedDeployment] = {}
         self._by_hostname: dict[str, HostedEndpoint] = {}
+        self._crons: dict[str, HostedCron] = {}
         # Weights are ratios (WD-04); no secret depends on this choice.
         self._draw = draw or random.Random().randrange  # noqa: S311
         self.revision = 0
@@ -112,7 +124,7 @@ class HostedState:
         self.complete = False
 
     def apply(self, message: pb.Assignment) -> str | None:
-        """Makes one assignment effective; returns the Worker UID whose allocation changed, if one did."""
+        """Makes one assignment effective; returns the Worker UID whose allocation, workflows or schedules changed."""
         self.revision = max(self.revision, message.revision)
         self.complete = self.complete or message.caught_up
         if not message.resource_uid:
@@ -120,6 +132,8 @@ class HostedState:
         old = self._by_uid.pop(message.resource_uid, None)
         if isinstance(old, HostedEndpoint):
             self._by_hostname.pop(old.hostname, None)
+        if isinstance(old, HostedCron):
+            del self._crons[old.uid]
         if isinstance(old, HostedDeployment):
             self._deployment_of.pop(old.worker_uid, None)
         new = None if message.removed else read_assignment(message)
@@ -127,10 +141,12 @@ class HostedState:
             self._by_uid[new.uid] = new
             if isinstance(new, HostedEndpoint):
                 self._by_hostname[new.hostname] = new
+            if isinstance(new, HostedCron):
+                self._crons[new.uid] = new
             if isinstance(new, HostedDeployment):
                 self._deployment_of[new.worker_uid] = new
         for changed in (new, old):
-            if isinstance(changed, HostedDeployment | HostedWorkflow):
+            if isinstance(changed, HostedDeployment | HostedWorkflow | HostedCron):
                 return changed.worker_uid
         return None
 
@@ -149,6 +165,9 @@ class HostedState:
     def workflows_of(self, worker_uid: str) -> list[HostedWorkflow]:
         hosted = self._by_uid.values()
         return [found for found in hosted if isinstance(found, HostedWorkflow) and found.worker_uid == worker_uid]
+
+    def crons(self) -> list[HostedCron]:
+        return list(self._crons.values())
 
     def endpoint(self, hostname: str) -> HostedEndpoint | None:
         return self._by_hostname.get(hostname)

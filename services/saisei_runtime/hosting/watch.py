@@ -27,8 +27,8 @@ SILENCE_SECONDS = 30.0
 class AssignmentWatch:
     """Applies assignments to the state as they come and acknowledges what is effective.
 
-    `on_change(worker_uid)` is called after an assignment changed that Worker's allocation or workflows, and with None
-    when the whole history was heard for the first time: what is missing then does not exist.
+    `on_change(worker_uid)` is called after an assignment changed that Worker's allocation, workflows or schedules, and
+    with None when the whole history was heard for the first time: what is missing then does not exist.
     """
 
     def __init__(

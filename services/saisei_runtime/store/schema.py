@@ -148,6 +148,38 @@ event_log = Table(
     sqlite_with_rowid=False,
 )
 
+# Matches of cron triggers that were recorded: each is delivered at least once (CR-05). Each says all that a delivery
+# needs, so that one outlives its trigger.
+cron_runs = Table(
+    "cron_runs",
+    metadata,
+    Column("trigger_uid", _Key, primary_key=True),
+    Column("scheduled_at_ms", BigInteger, primary_key=True),
+    Column("worker_uid", _Key, nullable=False),
+    Column("cron", Text, nullable=False),
+    Column("recorded_at_ms", BigInteger, nullable=False),
+    # Who delivers it, and until when by the wall clock of the machine; null when nobody does.
+    Column("owner", _Key),
+    Column("lease_until_ms", BigInteger),
+    # How many deliveries have begun, the one under way included.
+    Column("deliveries", Integer, nullable=False),
+    Column("ended_at_ms", BigInteger),
+    # complete, failed (what the handler threw, or that it had its time) or lost (its Worker was stopped each time).
+    Column("outcome", Text),
+    Column("error_name", Text),
+    Column("error_message", Text),
+    sqlite_with_rowid=False,
+)
+# A match while the run before is unfinished is not recorded.
+Index(
+    "cron_runs_open",
+    cron_runs.c.trigger_uid,
+    unique=True,
+    sqlite_where=cron_runs.c.ended_at_ms.is_(None),
+    postgresql_where=cron_runs.c.ended_at_ms.is_(None),
+)
+Index("cron_runs_ended", cron_runs.c.ended_at_ms)
+
 # Workflow UIDs whose DELETE was accepted: they admit nothing any more, for ever (DW-08; a UID is never reused).
 closed_workflows = Table(
     "workflow_closed",

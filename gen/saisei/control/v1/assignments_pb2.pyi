@@ -83,6 +83,7 @@ class Assignment(_message.Message):
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     WORKFLOW_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    CRON_FIELD_NUMBER: _builtins.int
     CAUGHT_UP_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Strictly increasing over the whole log."""
@@ -102,6 +103,8 @@ class Assignment(_message.Message):
     def workflow(self) -> Global___WorkflowAssignment: ...
     @_builtins.property
     def endpoint(self) -> Global___EndpointAssignment: ...
+    @_builtins.property
+    def cron(self) -> Global___CronAssignment: ...
     def __init__(
         self,
         *,
@@ -115,13 +118,14 @@ class Assignment(_message.Message):
         deployment: Global___DeploymentAssignment | None = ...,
         workflow: Global___WorkflowAssignment | None = ...,
         endpoint: Global___EndpointAssignment | None = ...,
+        cron: Global___CronAssignment | None = ...,
         caught_up: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "deployment", b"deployment", "endpoint", b"endpoint", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cron", b"cron", "deployment", b"deployment", "endpoint", b"endpoint", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "caught_up", b"caught_up", "deployment", b"deployment", "endpoint", b"endpoint", "generation", b"generation", "name", b"name", "removed", b"removed", "resource_uid", b"resource_uid", "revision", b"revision", "space", b"space", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "caught_up", b"caught_up", "cron", b"cron", "deployment", b"deployment", "endpoint", b"endpoint", "generation", b"generation", "name", b"name", "removed", b"removed", "resource_uid", b"resource_uid", "revision", b"revision", "space", b"space", "version", b"version", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["version", "deployment", "workflow", "endpoint"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["version", "deployment", "workflow", "endpoint", "cron"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -318,6 +322,31 @@ class EndpointAssignment(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndpointAssignment: _TypeAlias = EndpointAssignment  # noqa: Y015
+
+@_typing.final
+class CronAssignment(_message.Message):
+    """A schedule in UTC on which the Worker's `scheduled` handler is called."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_UID_FIELD_NUMBER: _builtins.int
+    CRON_FIELD_NUMBER: _builtins.int
+    worker_uid: _builtins.str
+    cron: _builtins.str
+    """Five fields, as its creator wrote them."""
+    def __init__(
+        self,
+        *,
+        worker_uid: _builtins.str = ...,
+        cron: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cron", b"cron", "worker_uid", b"worker_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CronAssignment: _TypeAlias = CronAssignment  # noqa: Y015
 
 @_typing.final
 class AckAssignmentRequest(_message.Message):

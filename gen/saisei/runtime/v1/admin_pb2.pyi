@@ -471,7 +471,7 @@ class AdvanceClockResponse(_message.Message):
     STARTED_FIELD_NUMBER: _builtins.int
     now_ms: _builtins.int
     started: _builtins.int
-    """Instances whose timers became due and were started."""
+    """Contexts of instances whose timers became due, and scheduled runs, that were begun."""
     def __init__(
         self,
         *,

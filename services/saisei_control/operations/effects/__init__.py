@@ -8,6 +8,7 @@ from saisei_contract.forms import urls
 from saisei_control.operations.effects.durable_workflow import DurableWorkflowEffect
 from saisei_control.operations.effects.module_worker import ModuleWorkerEffect
 from saisei_control.operations.effects.worker_bundle import WorkerBundleEffect
+from saisei_control.operations.effects.worker_cron_trigger import WorkerCronTriggerEffect
 from saisei_control.operations.effects.worker_deployment import WorkerDeploymentEffect
 from saisei_control.operations.effects.worker_endpoint import WorkerEndpointEffect
 from saisei_control.operations.effects.worker_version import WorkerVersionEffect
@@ -34,6 +35,7 @@ _EFFECTS: dict[str, FormEffect] = {
     urls.WORKER_DEPLOYMENT: WorkerDeploymentEffect(),
     urls.DURABLE_WORKFLOW: DurableWorkflowEffect(),
     urls.WORKER_ENDPOINT: WorkerEndpointEffect(),
+    urls.WORKER_CRON_TRIGGER: WorkerCronTriggerEffect(),
 }
 
 
