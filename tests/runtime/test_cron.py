@@ -280,9 +280,11 @@ async def test_a_throw_is_not_tried_again(room: Room) -> None:
     await room.look(scheduler, clock)
     clock.now = FIRST
     await room.look(scheduler, clock)
-    await until(lambda: room.outcomes() == ["failed"])
-    await asyncio.sleep(0.1)
-    assert room.worker.matches == [0]
+    await until(lambda: room.outcomes() == ["failed"] and not scheduler._tasks)
+    clock.now = FIRST + MINUTE
+    await room.look(scheduler, clock)
+    await until(lambda: room.outcomes() == ["failed"] * 2)
+    assert room.worker.matches == [0, 1]
     assert room.rows()[0]["error_name"] == "RangeError"
 
 
@@ -420,8 +422,15 @@ async def test_another_runtime_takes_over_a_lapsed_record(room: Room) -> None:
     kill(first)
     room.worker.behaves = room.worker.ends
     second = room.start(clock, "runtime-2")
-    await room.look(second, clock)
-    await asyncio.sleep(0.1)
+    looks, take_over = 0, second._runs.take_over
+
+    async def counted(held: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await take_over(held)
+
+    second._runs.take_over = counted  # type: ignore[method-assign]
+    await until(lambda: looks > 3)
     assert room.worker.matches == [0]
     with room.database.writer.begin() as connection:
         connection.execute(sa.update(cron_runs).values(lease_until_ms=wall_ms() - 1))

@@ -63,8 +63,8 @@ class ServiceCalls:
         def ended(_whole: bool) -> None:
             tree.under_way -= 1
 
-        head = replace(request, headers=_headers(request), lineage=self._lineage.below())
         try:
+            head = replace(request, headers=_headers(request), lineage=self._lineage.below())
             code = self._code
             call = ServiceCall(code.worker_uid, code.version_uid, self._scope_id, binding, head)
             result = await self._host.fetch(call)
