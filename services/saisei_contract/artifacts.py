@@ -105,6 +105,11 @@ def is_artifact_path(path: str) -> bool:
     return _FORBIDDEN_IN_PATH.search(path) is None and not {"", ".", ".."}.intersection(path.split("/"))
 
 
+def is_media_type(text: str) -> bool:
+    """AR-06: RFC 9110's `type/subtype`, without parameters."""
+    return _MEDIA_TYPE.match(text) is not None
+
+
 def _file(entry: JsonValue, place: str, kind: ManifestKind) -> ManifestFile:
     item = closed(entry, place, ("path", "url", "sha256", "mediaType"), (), _refusal)
     return ManifestFile(
@@ -122,7 +127,7 @@ def _media_type(value: JsonValue, path: str, kind: ManifestKind) -> str:
             return text(value, path, known.__contains__, f"one of {', '.join(sorted(known))}", _refusal)
         case ManifestKind.STATIC_ASSET_BUNDLE:
             rule = "a media type without parameters, such as text/html"
-            return text(value, path, lambda spelling: _MEDIA_TYPE.match(spelling) is not None, rule, _refusal)
+            return text(value, path, is_media_type, rule, _refusal)
         case ManifestKind.SQLITE_MIGRATION_SET:
             return text(value, path, "application/sql".__eq__, "application/sql", _refusal)
 

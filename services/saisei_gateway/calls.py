@@ -11,10 +11,12 @@ from starlette.requests import Request
 from saisei_contract.errors import SaiseiError
 from saisei_contract.grammar import is_uid
 from saisei_gateway.access import Authenticator, Caller
+from saisei_gateway.assets import AssetServer
 from saisei_gateway.backends import Backends
 from saisei_gateway.event_readers import Readers
 from saisei_gateway.host_api.discovery import Terms
 from saisei_gateway.host_api.request import decode_component
+from saisei_gateway.locate import Locator
 from saisei_gateway.metrics import Metrics
 from saisei_gateway.settings import GatewaySettings
 from saisei_service.credentials import Metadata
@@ -30,6 +32,8 @@ class Gateway:
     terms: Terms
     metrics: Metrics
     readers: Readers
+    locator: Locator
+    assets: AssetServer
     service_metadata: Metadata = field(repr=False)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
 

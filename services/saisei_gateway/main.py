@@ -13,11 +13,13 @@ import uvloop
 from saisei_gateway.access import Authenticator
 from saisei_gateway.admin import admin_app
 from saisei_gateway.app import GatewayApp
+from saisei_gateway.assets import AssetServer
 from saisei_gateway.backends import backends
 from saisei_gateway.calls import Gateway
 from saisei_gateway.event_feed import Feed
 from saisei_gateway.event_readers import Readers
 from saisei_gateway.host_api.discovery import Terms
+from saisei_gateway.locate import Locator
 from saisei_gateway.metrics import Metrics
 from saisei_gateway.server import HttpServer
 from saisei_gateway.settings import GatewaySettings, split_address
@@ -64,6 +66,8 @@ async def serving(settings: GatewaySettings) -> AsyncIterator[tuple[HttpServer, 
         terms=Terms(stubs.support, settings),
         metrics=metrics,
         readers=Readers(Feed(stubs.feed, own), settings.heartbeat_seconds, metrics),
+        locator=Locator(stubs.invocations, own),
+        assets=AssetServer(stubs.invocations, own, settings.asset_memory_bytes),
         service_metadata=own,
     )
     server = HttpServer(
@@ -87,6 +91,7 @@ async def serving(settings: GatewaySettings) -> AsyncIterator[tuple[HttpServer, 
             each.stop()
         await asyncio.gather(*tasks)
         await gateway.readers.stop()
+        await gateway.locator.stop()
         await asyncio.gather(control.close(), runtime.close())
 
 

@@ -30,6 +30,8 @@ class GatewaySettings(ServiceSettings):
     rate_per_second: float = Field(default=2000.0, ge=0)
     rate_burst: int = Field(default=4000, ge=1)
     heartbeat_seconds: float = 15.0
+    # Static assets of at most 1 MiB that stay in memory, all Workers' together; those used last stay longest.
+    asset_memory_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     # How long open exchanges may go on after SIGTERM; event streams are closed at once.
     shutdown_seconds: int = 5
 

@@ -98,6 +98,8 @@ class Exchange:
         self._authority = authority
         self._disconnected = asyncio.Event()
         self._body_read = asyncio.Event()
+        # The Version that was chosen when an asset was looked for.
+        self._chosen = ""
         self.status = 0
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,6 +108,8 @@ class Exchange:
             await problem_response(SaiseiError("method_not_allowed"), allow=METHODS)(scope, receive, send)
             self.status = 405
             return
+        if await self._is_asset(scope, receive, send):
+            return
         rpc = self._gateway.backends.invocations.Fetch(metadata=self._gateway.service_metadata)
         with self._gateway.metrics.stream("traffic"):
             try:
@@ -113,8 +117,25 @@ class Exchange:
             finally:
                 rpc.cancel()
 
+    async def _is_asset(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Asks for an asset where that is likely to be one, and answers with it (WV-22, WV-23)."""
+        locator, hostname = self._gateway.locator, hostname_of(self._authority)
+        if scope["method"] not in ("GET", "HEAD") or not locator.pays(hostname):
+            return False
+        url = f"https://{self._authority.lower()}{scope['raw_path'].decode('latin-1')}"
+        answer = await locator.ask(hostname, url)
+        if answer is None:
+            return False
+        if answer.WhichOneof("verdict") == "asset":
+            self.status = await self._gateway.assets.respond(answer.asset, scope, receive, send)
+            return True
+        locator.learn(hostname, assets_first=answer.fetch.assets_first)
+        self._chosen = answer.fetch.version_uid
+        return False
+
     async def _relay(self, rpc: Any, receive: Receive, send: Send) -> None:
         head = request_head(self._request, self._authority)
+        head.version_uid = self._chosen
         uploading = asyncio.create_task(self._upload(rpc, head, receive))
 
         async def watched_receive() -> dict[str, Any]:
@@ -125,7 +146,7 @@ class Exchange:
             return dict(await receive())
 
         try:
-            await until_gone(watched_receive, self._download(rpc, send))
+            await until_gone(watched_receive, self._download(rpc, watched_receive, send))
         finally:
             uploading.cancel()
             await asyncio.gather(uploading, return_exceptions=True)
@@ -154,13 +175,17 @@ class Exchange:
         finally:
             self._body_read.set()
 
-    async def _download(self, rpc: Any, send: Send) -> None:
+    async def _download(self, rpc: Any, receive: Receive, send: Send) -> None:
         try:
             first = await rpc.read()
         except grpc.aio.AioRpcError as error:
             raise host_error(from_rpc_error(error)) from None
         if first is not grpc.aio.EOF and first.WhichOneof("part") == "refusal":
             raise host_error(SaiseiError(first.refusal.reason, first.refusal.detail))
+        if first is not grpc.aio.EOF and first.WhichOneof("part") == "asset":
+            self._gateway.locator.learn(hostname_of(self._authority), assets_first=first.asset.assets_first)
+            self.status = await self._gateway.assets.respond(first.asset, self._request.scope, receive, send)
+            return
         if first is grpc.aio.EOF or first.WhichOneof("part") != "head":
             raise SaiseiError("internal_error", "The Worker's response had no head.")
         self.status = first.head.status

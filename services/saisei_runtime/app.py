@@ -27,6 +27,7 @@ from saisei_runtime.bindings.workflow import WorkflowBindings
 from saisei_runtime.cron.runs import CronRuns
 from saisei_runtime.cron.scheduler import CronScheduler
 from saisei_runtime.hosting import virtual_time
+from saisei_runtime.hosting.asset_store import AssetStore
 from saisei_runtime.hosting.code_store import CodeStore
 from saisei_runtime.hosting.retirement import Retirement
 from saisei_runtime.hosting.state import HostedState
@@ -34,6 +35,7 @@ from saisei_runtime.hosting.use import VersionUse
 from saisei_runtime.hosting.watch import AssignmentWatch
 from saisei_runtime.isolates.metrics import metrics
 from saisei_runtime.isolates.pool import IsolatePool, IsolateSettings
+from saisei_runtime.serving.assets import Assets
 from saisei_runtime.serving.invoke import Serving
 from saisei_runtime.settings import RuntimeSettings
 from saisei_runtime.store import migrate_runtime
@@ -120,13 +122,15 @@ class RuntimeApp:
                 max_contexts_per_worker=settings.max_contexts_per_worker,
             ),
         )
-        serving = Serving(self.state, self._code, self.pool)
+        store = AssetStore(assignments, credential, settings.data_dir / "runtime-assets")
+        self._assets = Assets(self.state, store)
+        serving = Serving(self.state, self._code, self.pool, self._assets)
         services = ServiceBindings(self.state, serving)
         self.pool.bind(Bindings(WorkflowBindings(self.engine, self.state), services))
         self._crons = CronScheduler(
             CronRuns(self._database, settings.runtime_id), self.state, serving.scheduled, self.clock
         )
-        use = VersionUse(self.engine, serving, self.pool)
+        use = VersionUse(self.engine, serving, self.pool, self._assets, self.state)
         self._retirement = Retirement(self.state, self.clock, use.end)
         self._reads = Reads(self._database)
         alone = replace(isolates, egress=False, warm_threads=2, max_threads=2)
@@ -135,6 +139,7 @@ class RuntimeApp:
             self.state, assignments, credential, settings.runtime_id, self._assignments_changed
         )
         self._watching: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[None] | None = None
         self._server = RpcServer()
         access = Authenticator(access_pb2_grpc.AccessServiceStub(self._channel), credential)
         self._server.register(
@@ -149,7 +154,7 @@ class RuntimeApp:
         )
         self._server.register(
             invocation_pb2_grpc.add_InvocationServiceServicer_to_server,
-            InvocationServicer(serving, credential),
+            InvocationServicer(serving, self._assets, credential),
             "saisei.runtime.v1.InvocationService",
         )
         self._server.register(
@@ -163,6 +168,8 @@ class RuntimeApp:
     def _assignments_changed(self, worker_uid: str | None) -> None:
         if worker_uid is None:
             self.engine.assignments_complete()
+            # What was deleted while this runtime was away.
+            self._tidying = asyncio.create_task(self._assets.tidy(), name="tidy-assets")
         else:
             self.engine.deployment_changed(worker_uid)
             self._retirement.changed(worker_uid)
@@ -189,8 +196,9 @@ class RuntimeApp:
 
     async def stop(self) -> None:
         await self._server.stop()
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._tidying):
+            if task is not None:
+                task.cancel()
         await self._retirement.stop()
         await self._crons.stop()
         await self.engine.stop()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from saisei_contract import strict_json
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import urls
+from saisei_contract.forms.artifact import ArtifactSpec
 from saisei_contract.forms.base import Reference
 from saisei_contract.forms.durable_workflow import DurableWorkflowSpec
 from saisei_contract.forms.registry import FORMS, UNHOSTED_FORMS, form
-from saisei_contract.forms.worker_bundle import ArtifactSpec
 from saisei_contract.forms.worker_deployment import WeightedVersion, WorkerDeploymentSpec
 from saisei_contract.forms.worker_endpoint import WorkerEndpointSpec, endpoint_output
 
@@ -23,6 +23,7 @@ DIGEST = "a" * 64
 GOOD: dict[str, dict[str, Any]] = {
     urls.MODULE_WORKER: {},
     urls.WORKER_BUNDLE: {"artifact": {"url": "https://h/m.json", "sha256": DIGEST}},
+    urls.STATIC_ASSET_BUNDLE: {"artifact": {"url": "https://h/m.json", "sha256": DIGEST}},
     urls.WORKER_VERSION: {"worker": WORKER, "bundle": {"resourceUid": "b"}, "handlers": ["fetch"]},
     urls.WORKER_DEPLOYMENT: {
         "worker": WORKER,

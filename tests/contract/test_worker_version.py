@@ -388,6 +388,5 @@ def test_unhosted_features() -> None:
     ) == [
         "kvBindings",
         "actorBindings",
-        "assets",
     ]
     assert FORM.unhosted_features(BASE | {"kvBindings": []}) == []

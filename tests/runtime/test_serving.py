@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from saisei.control.v1 import assignments_pb2 as pb
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
+from saisei_runtime.hosting.asset_store import AssetStore
 from saisei_runtime.hosting.state import HostedState
 from saisei_runtime.isolates.port import FetchHead, FetchResult
+from saisei_runtime.serving.assets import Assets
 from saisei_runtime.serving.invoke import Serving
 
 HEAD = FetchHead("GET", "https://a.workers.test/", ())
@@ -47,13 +50,13 @@ def pool() -> Pool:
 
 
 @pytest.fixture
-def serving(pool: Pool) -> Serving:
+def serving(pool: Pool, tmp_path: Path) -> Serving:
     state = HostedState()
     body = pb.DeploymentAssignment(worker_uid="w", versions=[pb.WeightedVersion(version_uid="v", weight=10_000)])
     state.apply(pb.Assignment(revision=1, resource_uid="d", deployment=body))
     door = pb.EndpointAssignment(worker_uid="w", hostname="a.workers.test")
     state.apply(pb.Assignment(revision=2, resource_uid="e", endpoint=door))
-    return Serving(state, Codes(), pool)
+    return Serving(state, Codes(), pool, Assets(state, AssetStore(None, "key", tmp_path)))  # type: ignore[arg-type]
 
 
 async def test_an_invocation_lasts_to_the_end_of_its_body(serving: Serving, pool: Pool) -> None:

@@ -11,8 +11,9 @@ import json
 import re
 import secrets as random
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from saisei_cli.client import HostClient, HostError, Json
@@ -24,12 +25,15 @@ from saisei_cli.failures import CommandFailure
 _FORMS = "https://edge.forms.takoform.com/forms/"
 MODULE_WORKER = f"{_FORMS}ModuleWorker/0.3.0/"
 WORKER_BUNDLE = f"{_FORMS}WorkerBundle/0.2.0/"
+STATIC_ASSET_BUNDLE = f"{_FORMS}StaticAssetBundle/0.2.0/"
 WORKER_VERSION = f"{_FORMS}WorkerVersion/0.5.0/"
 WORKER_DEPLOYMENT = f"{_FORMS}WorkerDeployment/0.4.0/"
 WORKER_ENDPOINT = f"{_FORMS}WorkerEndpoint/0.3.0/"
 DURABLE_WORKFLOW = f"{_FORMS}DurableWorkflow/0.3.0/"
 ALL_WEIGHT = 10000
 _DIGEST_CHARACTERS = 16
+# Path, digest, media type, content.
+_File = tuple[str, str, str, bytes | Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +117,17 @@ class _Deploy:
         result = self.result
         file = self._project.file
         result.worker_uid = self._ensure(MODULE_WORKER, file.name, {})["uid"]
-        bundle_uid = self._bundle()
+        bundles = self._bundles()
         if "scheduled" not in file.declared_handlers:
             # A Version without the handler is only taken while no schedule needs it.
             self._drop_crons()
         missing = self._workflows_that_exist_or_are_made()
         if missing:
             # A class that the current allocation lacks: give it to the Worker first, then make the Workflow (DW-10).
-            self._activate(self._version(bundle_uid))
+            self._activate(self._version(bundles))
             for entry in missing:
                 result.workflows[entry.name] = self._workflow_of_class(entry)
-        result.version_uid = self._version(bundle_uid)
+        result.version_uid = self._version(bundles)
         self._activate(result.version_uid)
         self._drop_crons()
         for name, cron in triggers(file).items():
@@ -144,10 +148,16 @@ class _Deploy:
         """What is still held, by a context that has not ended yet for example, stays for the next time."""
         prefix = self._project.file.name
         current = self.result.version_uid
-        kept_bundle = self._client.resource(current)["spec"].get("bundle", {}).get("resourceUid")
-        for form, part in ((WORKER_VERSION, ".version."), (WORKER_BUNDLE, ".bundle.")):
+        spec = self._client.resource(current)["spec"]
+        kept = [current]
+        kept += [part["bundle"]["resourceUid"] for part in (spec, spec.get("assets", {})) if "bundle" in part]
+        for form, part in (
+            (WORKER_VERSION, ".version."),
+            (WORKER_BUNDLE, ".bundle."),
+            (STATIC_ASSET_BUNDLE, ".assets."),
+        ):
             for resource in list(self._client.resources(space=self._project.file.space, form=form)):
-                if resource["name"].startswith(prefix + part) and resource["uid"] not in (current, kept_bundle):
+                if resource["name"].startswith(prefix + part) and resource["uid"] not in kept:
                     try:
                         operation = self._client.delete_resource(resource["uid"], resource["generation"])
                     except HostError as error:
@@ -161,26 +171,46 @@ class _Deploy:
     def _of_worker(self) -> Json:
         return {"worker": {"resourceUid": self.result.worker_uid}}
 
-    def _bundle(self) -> str:
-        files = self._project.files
-        entrypoint = self._project.file.main
-        content = [[file.path, hashlib.sha256(file.content).hexdigest(), file.media_type] for file in files]
-        name = f"{self._project.file.name}.bundle.{_digest([entrypoint, content])}"
+    def _bundles(self) -> Json:
+        """What the Version refers to: its code, its assets, or both."""
+        project, references = self._project, Json()
+        if project.file.main is not None:
+            files = [
+                (file.path, hashlib.sha256(file.content).hexdigest(), file.media_type, file.content)
+                for file in project.files
+            ]
+            references["bundle"] = self._bundle(WORKER_BUNDLE, "bundle", {"entrypoint": project.file.main}, files)
+        if project.file.assets is not None:
+            assets = [(file.path, file.sha256, file.media_type, file.source) for file in project.assets]
+            references["assets"] = {
+                "bundle": self._bundle(STATIC_ASSET_BUNDLE, "assets", {}, assets),
+                "runWorkerFirst": project.file.assets.run_worker_first,
+                "notFoundHandling": (
+                    "single_page_application" if project.file.assets.single_page_application else "none"
+                ),
+            }
+        return references
+
+    def _bundle(
+        self, form: str, part: str, manifest: Json, files: Sequence[tuple[str, str, str, bytes | Path]]
+    ) -> Json:
+        """A reference to the bundle with exactly these files (path, digest, media type, content)."""
+        content = [[path, sha256, media_type] for path, sha256, media_type, _ in files]
+        name = f"{self._project.file.name}.{part}.{_digest([manifest.get('entrypoint'), content])}"
         existing = self._client.find_resource(self._project.file.space, name)
         if existing is not None and existing["phase"] == "idle":
-            return str(existing["uid"])
-        for file in files:
-            self._client.put_artifact(file.content)
-        manifest = {
-            "entrypoint": entrypoint,
-            "files": [
-                {"path": path, "url": self._client.artifact_url(sha256), "sha256": sha256, "mediaType": media_type}
-                for path, sha256, media_type in content
-            ],
-        }
-        sha256, _ = self._client.put_artifact(_canonical(manifest))
+            return {"resourceUid": existing["uid"]}
+        for path, sha256, _, data in files:
+            sent, _ = self._client.put_artifact(data if isinstance(data, bytes) else data.read_bytes())
+            if sent != sha256:
+                raise CommandFailure(f"{path} changed while it was being deployed", "deploy again")
+        described = [
+            {"path": path, "url": self._client.artifact_url(sha256), "sha256": sha256, "mediaType": media_type}
+            for path, sha256, media_type in content
+        ]
+        sha256, _ = self._client.put_artifact(_canonical(manifest | {"files": described}))
         spec = {"artifact": {"url": self._client.artifact_url(sha256), "sha256": sha256}}
-        return str(self._ensure(WORKER_BUNDLE, name, spec)["uid"])
+        return {"resourceUid": self._ensure(form, name, spec)["uid"]}
 
     def _workflows_that_exist_or_are_made(self) -> list[WorkflowEntry]:
         missing = []
@@ -227,10 +257,10 @@ class _Deploy:
                 f"keep the class's name, add another [[workflows]], or delete it with its instances: {remove}",
             )
 
-    def _version(self, bundle_uid: str) -> str:
+    def _version(self, bundles: Json) -> str:
         """A Version with Bindings to the Workflows that exist by now."""
         file = self._project.file
-        spec: Json = self._of_worker() | {"bundle": {"resourceUid": bundle_uid}, "handlers": file.declared_handlers}
+        spec: Json = self._of_worker() | bundles | {"handlers": file.declared_handlers}
         if file.vars:
             spec["vars"] = file.vars
         if file.secrets:

@@ -13,6 +13,7 @@ from saisei_cli.console import DataDir, err, open_client
 from saisei_cli.deploy.apply import (
     DURABLE_WORKFLOW,
     MODULE_WORKER,
+    STATIC_ASSET_BUNDLE,
     WORKER_BUNDLE,
     WORKER_DEPLOYMENT,
     WORKER_VERSION,
@@ -22,7 +23,14 @@ from saisei_cli.failures import CommandFailure
 from saisei_cli.operations import require_success
 from saisei_cli.resources import form_name
 
-_LAST_FIRST = (WORKER_DEPLOYMENT, WORKER_VERSION, DURABLE_WORKFLOW, WORKER_BUNDLE, MODULE_WORKER)
+_LAST_FIRST = (
+    WORKER_DEPLOYMENT,
+    WORKER_VERSION,
+    DURABLE_WORKFLOW,
+    WORKER_BUNDLE,
+    STATIC_ASSET_BUNDLE,
+    MODULE_WORKER,
+)
 
 
 def destroy(
@@ -49,8 +57,8 @@ def belongings(client: HostClient, file: ProjectFile) -> list[Json]:
     """What belongs to the app's Worker, in the order in which it can go."""
     there = list(client.resources(space=file.space))
     worker = next((item for item in there if item["form"] == MODULE_WORKER and item["name"] == file.name), None)
-    prefix = f"{file.name}.bundle."
-    found = [item for item in there if item["form"] == WORKER_BUNDLE and item["name"].startswith(prefix)]
+    prefixes = {WORKER_BUNDLE: f"{file.name}.bundle.", STATIC_ASSET_BUNDLE: f"{file.name}.assets."}
+    found = [item for item in there if item["name"].startswith(prefixes.get(item["form"], "\0"))]
     if worker is not None:
         found.append(worker)
         uid = worker["uid"]

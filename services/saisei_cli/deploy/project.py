@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
+from saisei_cli.deploy.assets import AssetFile, AssetsEntry, read_assets
 from saisei_cli.failures import CommandFailure
 from saisei_contract.cron import CronError, parse_cron
 
@@ -66,7 +67,9 @@ class ProjectFile(_Closed):
     space: _Name
     # Resources that this makes are named after it, with up to 30 more characters.
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,97}$")]
-    main: str
+    # None: a site without code.
+    main: str | None = None
+    assets: AssetsEntry | None = None
     modules: list[str] = []
     handlers: list[_Handler] | None = None
     endpoint: StrictBool = False
@@ -79,9 +82,11 @@ class ProjectFile(_Closed):
 
     @property
     def declared_handlers(self) -> list[str]:
-        """Without `handlers`: `fetch` for a Worker with an endpoint, `scheduled` for one with schedules."""
+        """Without `handlers`: `fetch` for code with an endpoint, `scheduled` for code with schedules."""
         if self.handlers is not None:
             return list(self.handlers)
+        if self.main is None:
+            return []
         return [*(["fetch"] if self.endpoint else []), *(["scheduled"] if self.crons else [])]
 
 
@@ -96,11 +101,12 @@ class ModuleFile:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project as read. `files` ascend by path and hold the main module."""
+    """A project as read. `files` ascend by path and hold the main module, if there is code."""
 
     file: ProjectFile
     folder: Path
     files: tuple[ModuleFile, ...]
+    assets: tuple[AssetFile, ...] = ()
 
 
 def read_project(folder: Path) -> Project:
@@ -108,7 +114,9 @@ def read_project(folder: Path) -> Project:
     if folder.name == PROJECT_FILE and folder.is_file():
         folder = folder.parent
     file = read_project_file(folder)
-    return Project(file, folder, _read_files(folder / PROJECT_FILE, folder, file))
+    source = folder / PROJECT_FILE
+    files = () if file.main is None else _read_files(source, folder, file, file.main)
+    return Project(file, folder, files, () if file.assets is None else read_assets(source, folder, file.assets))
 
 
 def read_project_file(folder: Path) -> ProjectFile:
@@ -125,6 +133,7 @@ def read_project_file(folder: Path) -> ProjectFile:
         file = ProjectFile.model_validate(values)
     except ValidationError as error:
         raise CommandFailure(f"{source} is not a project: " + "; ".join(map(_fault, error.errors()))) from error
+    _check_parts(source, file)
     _refuse_shared_names(source, file)
     return file
 
@@ -148,6 +157,8 @@ def _fault(fault: Any) -> str:
             return f"{where}: write a text in quotes, not {value!r}"
         case "list_type":
             return f"{where}: write a list, for example [{value!r}]"
+        case "model_type" if fault["loc"][0] == "assets":
+            return f'{where}: write assets = "FOLDER", or [assets] with folder = "FOLDER"'
         case "model_type" if fault["loc"][0] in _ENTRIES:
             entry = str(fault["loc"][0])
             keys = " and ".join(f'{key} = "…"' for key in _keys(_ENTRIES[entry])[:2])
@@ -160,8 +171,8 @@ def _fault(fault: Any) -> str:
             return f"{where}: {str(fault['msg']).removeprefix('Input ').removeprefix('Value error, ')}, not {value!r}"
 
 
-# Tables that may repeat, by their key.
-_ENTRIES: dict[str, type[BaseModel]] = {"workflows": WorkflowEntry, "services": ServiceEntry}
+# Tables, some of which may repeat, by their key.
+_ENTRIES: dict[str, type[BaseModel]] = {"workflows": WorkflowEntry, "services": ServiceEntry, "assets": AssetsEntry}
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -182,9 +193,37 @@ def _refuse_shared_names(source: Path, file: ProjectFile) -> None:
         )
 
 
-def _read_files(source: Path, folder: Path, file: ProjectFile) -> tuple[ModuleFile, ...]:
+def _check_parts(source: Path, file: ProjectFile) -> None:
+    """WV-04, WV-05: what needs code, and that there is something at all."""
+    if file.main is not None:
+        first = file.assets is not None and file.assets.run_worker_first
+        if first and "fetch" not in file.declared_handlers:
+            raise CommandFailure(
+                f"{source}: assets.run_worker_first needs the handler fetch", "say endpoint = true, or leave it out"
+            )
+        return
+    if file.assets is None:
+        raise CommandFailure(
+            f"{source} has neither main nor assets", 'name the main module (main = "main.mjs") or a folder of files'
+        )
+    needing = {
+        "modules": file.modules,
+        "handlers": file.handlers,
+        "vars": file.vars,
+        "secrets": file.secrets,
+        "workflows": file.workflows,
+        "services": file.services,
+        "crons": file.crons,
+        "assets.run_worker_first": file.assets.run_worker_first,
+    }
+    for key, value in needing.items():
+        if value:
+            raise CommandFailure(f"{source}: {key} is for code, and there is no main", 'add main = "main.mjs"')
+
+
+def _read_files(source: Path, folder: Path, file: ProjectFile, main: str) -> tuple[ModuleFile, ...]:
     found: dict[str, Path] = {}
-    for pattern in [file.main, *file.modules]:
+    for pattern in [main, *file.modules]:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
             raise CommandFailure(f"{source}: {pattern!r} leaves the project's folder", "modules lie below saisei.toml")
         matches = [path for path in folder.glob(pattern) if path.is_file()]
@@ -202,8 +241,8 @@ def _read_files(source: Path, folder: Path, file: ProjectFile) -> tuple[ModuleFi
                 f"add it to [media_types] in {source}, or leave the file out of modules",
             )
         files.append(ModuleFile(path, media_types[ending], found[path].read_bytes()))
-    if file.main not in found:
-        raise CommandFailure(f"{source}: main = {file.main!r} must name one file exactly")
-    if media_types[Path(file.main).suffix.lower()] != JAVASCRIPT:
-        raise CommandFailure(f"{source}: main = {file.main!r} is not a JavaScript module (.mjs or .js)")
+    if main not in found:
+        raise CommandFailure(f"{source}: main = {main!r} must name one file exactly")
+    if media_types[Path(main).suffix.lower()] != JAVASCRIPT:
+        raise CommandFailure(f"{source}: main = {main!r} is not a JavaScript module (.mjs or .js)")
     return tuple(files)

@@ -10,6 +10,7 @@ from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import (
     durable_workflow,
     module_worker,
+    static_asset_bundle,
     urls,
     worker_bundle,
     worker_cron_trigger,
@@ -27,6 +28,7 @@ FORMS: Mapping[str, AnyForm] = MappingProxyType(
         for module in (
             module_worker,
             worker_bundle,
+            static_asset_bundle,
             worker_version,
             worker_deployment,
             durable_workflow,

@@ -14,7 +14,8 @@ from saisei_contract.grammar import is_binding_name, is_secret_name, is_vars_key
 from saisei_contract.json_reader import JsonObject, JsonValue, shown
 
 HANDLERS = ("fetch", "scheduled", "queue")
-NOT_FOUND_HANDLING = ("none", "single_page_application")
+SINGLE_PAGE_APPLICATION = "single_page_application"
+NOT_FOUND_HANDLING = ("none", SINGLE_PAGE_APPLICATION)
 BINDING_TARGETS: dict[str, str] = {
     "kvBindings": urls.EDGE_KV_NAMESPACE,
     "sqliteBindings": urls.SQLITE_DATABASE,
@@ -139,7 +140,7 @@ class WorkerVersion(Form[WorkerVersionSpec]):
     def unhosted_features(self, spec: JsonObject) -> list[str]:
         valid = self.validate(spec)
         used = {item.kind for item in valid.bindings} - HOSTED_BINDINGS
-        return [kind for kind in BINDING_TARGETS if kind in used] + (["assets"] if valid.assets is not None else [])
+        return [kind for kind in BINDING_TARGETS if kind in used]
 
 
 def _handlers(value: JsonValue) -> frozenset[str]:

@@ -69,11 +69,13 @@ class AssignmentServicer(rpc.AssignmentServiceServicer):
             raise SaiseiError("backend_unavailable", "the Version's secrets do not open with this Host's key") from None
 
     def _named(self, connection: Connection, request: pb.FetchArtifactRequest) -> Held | None:
-        """A file of the Version's own bundle, also while the Version's Operation is unfinished."""
+        """A file of the Version's own bundles, also while the Version's Operation is unfinished."""
         spec = WORKER_VERSION.validate(exact_spec(_version(connection, request.version_uid)))
-        if spec.bundle_uid is None or not is_sha256(request.sha256):
+        bundles = [spec.bundle_uid, None if spec.assets is None else spec.assets.bundle_uid]
+        if not is_sha256(request.sha256):
             return None
-        return self._custody.held_by(connection, request.sha256, [resource_owner(spec.bundle_uid)])
+        owners = [resource_owner(uid) for uid in bundles if uid is not None]
+        return self._custody.held_by(connection, request.sha256, owners)
 
 
 def _version(connection: Connection, uid: str) -> StoredResource:

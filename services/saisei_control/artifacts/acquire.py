@@ -24,7 +24,7 @@ from saisei_contract.artifacts import (
     check_sizes,
     parse_manifest,
 )
-from saisei_contract.forms.worker_bundle import ArtifactSpec
+from saisei_contract.forms.artifact import ArtifactSpec
 from saisei_control.artifacts.custody import Custody, Held, Incoming, principal_owner, resource_owner
 from saisei_control.artifacts.sources import Sources, Unfetchable
 from saisei_control.store.store import Store

@@ -20,7 +20,7 @@ from saisei_contract.forms.worker_endpoint import WorkerEndpointSpec
 from saisei_contract.forms.worker_version import WorkerVersionSpec
 from saisei_contract.records import Phase
 from saisei_control.access.rights import Caller
-from saisei_control.resources import allocation
+from saisei_control.resources import allocation, assets
 from saisei_control.resources.allocation import Requirement
 from saisei_control.resources.references import referrer_forms
 from saisei_control.store.rows import live_resource
@@ -72,6 +72,7 @@ def admit(connection: Connection, spec: object, *, own_uid: str | None) -> None:
         case WorkerCronTriggerSpec():
             _admit_cron(connection, spec)
         case WorkerVersionSpec():
+            assets.admit(connection, spec)
             _admit_version(connection, spec)
         case _:
             pass

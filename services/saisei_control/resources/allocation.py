@@ -122,8 +122,10 @@ def fit(connection: Connection, version_uids: Iterable[str], requirement: Requir
                 conflict=f"the main module of the WorkerVersion {uid} exports no workflow class {missing[0]!r} with a "
                 f"method run (those that it exports: {exported})"
             )
-        if requirement.http and "fetch" not in facts["handlers"]:
-            return Fit(conflict=f"the WorkerVersion {uid} does not answer HTTP: it declares no fetch handler")
+        if requirement.http and "fetch" not in facts["handlers"] and not facts.get("assets"):
+            return Fit(
+                conflict=f"the WorkerVersion {uid} does not answer HTTP: it declares no fetch handler and has no assets"
+            )
         if undeclared := sorted(requirement.handlers - set(facts["handlers"])):
             return Fit(conflict=f"the WorkerVersion {uid} declares no handler {undeclared[0]}")
     return Fit(unverified=unverified)

@@ -13,7 +13,8 @@ from saisei.runtime.v1 import invocation_pb2 as pb
 from saisei.runtime.v1 import invocation_pb2_grpc as rpc
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.isolates.bodies import close_body
-from saisei_runtime.isolates.port import FetchHead, FetchResult
+from saisei_runtime.isolates.port import FetchHead, FetchResult, StaticAsset
+from saisei_runtime.serving.assets import Assets
 from saisei_runtime.serving.invoke import Serving
 from saisei_service.credentials import require_service
 
@@ -24,8 +25,9 @@ CLIENT_ENDS_WITHIN_SECONDS = 30.0
 
 
 class InvocationServicer(rpc.InvocationServiceServicer):
-    def __init__(self, serving: Serving, credential: str) -> None:
+    def __init__(self, serving: Serving, assets: Assets, credential: str) -> None:
         self._serving = serving
+        self._assets = assets
         self._credential = credential
 
     async def Fetch(
@@ -37,15 +39,58 @@ class InvocationServicer(rpc.InvocationServiceServicer):
         if first is None or first.WhichOneof("part") != "head":
             raise SaiseiError("invalid_request", "the first message of an exchange is its head")
         try:
-            result = await self._serving.fetch(first.head.hostname, _fetch_head(first.head, parts))
+            result = await self._serving.fetch(
+                first.head.hostname, _fetch_head(first.head, parts), first.head.version_uid
+            )
         except SaiseiError as error:
             yield pb.FetchResponse(refusal=pb.Refusal(reason=error.reason, detail=error.detail))
         else:
-            async with aclosing(_response(result)) as messages:
+            messages = _response(result) if result.asset is None else self._named(result, result.asset)
+            async with aclosing(messages):
                 async for message in messages:
                     yield message
         # The client ends the call, which cancels this.
         await asyncio.sleep(CLIENT_ENDS_WITHIN_SECONDS)
+
+    async def Locate(
+        self, request_iterator: AsyncIterator[pb.LocateRequest], context: Context
+    ) -> AsyncIterator[pb.LocateResponse]:
+        require_service(context, self._credential)
+        async for request in request_iterator:
+            yield pb.LocateResponse(answers=[self._answer(question) for question in request.questions])
+
+    async def ReadAsset(self, request: pb.ReadAssetRequest, context: Context) -> AsyncIterator[pb.ReadAssetResponse]:
+        require_service(context, self._credential)
+        chunks = self._assets.read(
+            request.version_uid, request.sha256, gzipped=request.gzip, offset=request.offset, length=request.length
+        )
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield pb.ReadAssetResponse(data=chunk)
+
+    async def _named(self, result: FetchResult, asset: StaticAsset) -> AsyncGenerator[pb.FetchResponse, None]:
+        """Instead of the response its asset: the client has the bytes, or reads them as it needs them."""
+        await close_body(result.body)
+        yield pb.FetchResponse(asset=self._asset(asset))
+
+    def _answer(self, question: pb.Question) -> pb.Answer:
+        found = self._serving.locate(question.hostname, question.url)
+        if isinstance(found, StaticAsset):
+            return pb.Answer(id=question.id, asset=self._asset(found))
+        instead = pb.FetchInstead(version_uid=found, assets_first=self._serving.assets_first(found))
+        return pb.Answer(id=question.id, fetch=instead)
+
+    def _asset(self, found: StaticAsset) -> pb.Asset:
+        asset = found.asset
+        return pb.Asset(
+            version_uid=found.version_uid,
+            sha256=asset.sha256,
+            media_type=asset.media_type,
+            size_bytes=asset.size_bytes,
+            gzip_sha256=asset.gzip_sha256,
+            gzip_bytes=asset.gzip_bytes,
+            assets_first=self._serving.assets_first(found.version_uid),
+        )
 
 
 def _fetch_head(head: pb.RequestHead, parts: AsyncIterator[pb.FetchRequest]) -> FetchHead:

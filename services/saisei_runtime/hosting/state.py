@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from saisei.control.v1 import assignments_pb2 as pb
+from saisei_contract.asset_responses import pays_to_compress
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import Binding, BindingKind
 
@@ -29,7 +30,26 @@ class HostedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class HostedAsset:
+    sha256: str
+    media_type: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostedAssets:
+    """`files` by path. Of several with the same bytes `by_digest` has one, and one with a gzip variant rather."""
+
+    files: Mapping[str, HostedAsset]
+    by_digest: Mapping[str, HostedAsset]
+    run_worker_first: bool
+    single_page_application: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HostedVersion:
+    """`entrypoint` is empty for a static-only Version, which has no code (WV-04)."""
+
     uid: str
     space: str
     worker_uid: str
@@ -39,6 +59,7 @@ class HostedVersion:
     vars_json: bytes
     secret_names: tuple[str, ...]
     bindings: tuple[Binding, ...]
+    assets: HostedAssets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +114,7 @@ def read_assignment(message: pb.Assignment) -> Hosted | None:
                 vars_json=version.vars_json.encode(),
                 secret_names=tuple(version.secret_names),
                 bindings=tuple(Binding(b.name, _KINDS[b.kind], b.resource_uid) for b in version.bindings),
+                assets=_assets(version.assets) if version.HasField("assets") else None,
             )
         case "deployment":
             deployment = message.deployment
@@ -107,6 +129,20 @@ def read_assignment(message: pb.Assignment) -> Hosted | None:
             return HostedCron(uid, message.cron.worker_uid, message.cron.cron)
         case _:
             return None
+
+
+def _assets(message: pb.AssetsAssignment) -> HostedAssets:
+    files = {file.path: HostedAsset(file.sha256, file.media_type, file.size_bytes) for file in message.files}
+    by_digest: dict[str, HostedAsset] = {}
+    for file in files.values():
+        if file.sha256 not in by_digest or pays_to_compress(file.media_type, file.size_bytes):
+            by_digest[file.sha256] = file
+    return HostedAssets(
+        files=files,
+        by_digest=by_digest,
+        run_worker_first=message.run_worker_first,
+        single_page_application=message.single_page_application,
+    )
 
 
 class HostedState:
@@ -153,6 +189,11 @@ class HostedState:
     def version(self, uid: str) -> HostedVersion | None:
         found = self._by_uid.get(uid)
         return found if isinstance(found, HostedVersion) else None
+
+    def asset_digests(self) -> set[str]:
+        """Of every asset that an assigned Version serves."""
+        versions = (found for found in self._by_uid.values() if isinstance(found, HostedVersion))
+        return {digest for version in versions if version.assets is not None for digest in version.assets.by_digest}
 
     def missing(self, error: SaiseiError) -> SaiseiError:
         """What to say of a Resource that is not here: `error`, or backend_unavailable while a start is under way."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from saisei_runtime.hosting.state import HostedState
 from saisei_runtime.isolates.port import ContextPool
+from saisei_runtime.serving.assets import Assets
 from saisei_runtime.serving.invoke import Serving
 from saisei_runtime.workflow.engine import WorkflowEngine
 
@@ -16,10 +18,14 @@ class Use:
 
 
 class VersionUse:
-    def __init__(self, engine: WorkflowEngine, serving: Serving, pool: ContextPool) -> None:
+    def __init__(
+        self, engine: WorkflowEngine, serving: Serving, pool: ContextPool, assets: Assets, state: HostedState
+    ) -> None:
         self._engine = engine
         self._serving = serving
         self._pool = pool
+        self._assets = assets
+        self._state = state
 
     def of(self, worker_uid: str, version_uid: str) -> Use:
         """WV-13."""
@@ -31,4 +37,9 @@ class VersionUse:
         SaiseiError backend_unavailable while a stop is unproven. What is no longer selected does not begin meanwhile.
         """
         contexts = await self._engine.drain(worker_uid, version_uid)
-        return contexts + await self._pool.drain(worker_uid, version_uid)
+        contexts += await self._pool.drain(worker_uid, version_uid)
+        await self._assets.end(worker_uid, version_uid)
+        if version_uid is not None and self._state.version(version_uid) is None:
+            # WV-13: with the Version its copies go, too.
+            await self._assets.tidy()
+        return contexts

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from saisei_contract.asset_responses import Asset
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import Binding, WorkerCode
 from saisei_runtime.isolates.lineage import Lineage
@@ -242,13 +243,25 @@ class Unanswered(SaiseiError):  # noqa: N818 - what became of the request
     """The invocation had begun, and its Worker was stopped before it had answered."""
 
 
+@dataclass(frozen=True, slots=True)
+class StaticAsset:
+    """Where a response comes from that no code has made."""
+
+    version_uid: str
+    asset: Asset
+
+
 @dataclass(slots=True)
 class FetchResult:
-    """`body` must be iterated to its end or closed (`aclose`): that is what releases the invocation."""
+    """`body` must be iterated to its end or closed (`aclose`): that is what releases the invocation.
+
+    `asset`: status, headers and body are this one's; who can serve it otherwise may close the body unread.
+    """
 
     status: int
     headers: Sequence[tuple[str, str]]
     body: AsyncIterator[bytes]
+    asset: StaticAsset | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#saisei/control/v1/assignments.proto\x12\x11saisei.control.v1\"E\n\x17WatchAssignmentsRequest\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\"\xb2\x03\n\nAssignment\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x14\n\x0cresource_uid\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\r\n\x05space\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0f\n\x07removed\x18\x06 \x01(\x08\x12\x37\n\x07version\x18\n \x01(\x0b\x32$.saisei.control.v1.VersionAssignmentH\x00\x12=\n\ndeployment\x18\x0b \x01(\x0b\x32\'.saisei.control.v1.DeploymentAssignmentH\x00\x12\x39\n\x08workflow\x18\x0c \x01(\x0b\x32%.saisei.control.v1.WorkflowAssignmentH\x00\x12\x39\n\x08\x65ndpoint\x18\r \x01(\x0b\x32%.saisei.control.v1.EndpointAssignmentH\x00\x12\x31\n\x04\x63ron\x18\x0f \x01(\x0b\x32!.saisei.control.v1.CronAssignmentH\x00\x12\x11\n\tcaught_up\x18\x14 \x01(\x08\x42\x06\n\x04\x62ody\"\xdc\x01\n\x11VersionAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x12\n\nentrypoint\x18\x02 \x01(\t\x12,\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x1d.saisei.control.v1.BundleFile\x12\x10\n\x08handlers\x18\x04 \x03(\t\x12\x11\n\tvars_json\x18\x05 \x01(\t\x12\x14\n\x0csecret_names\x18\x06 \x03(\t\x12\x36\n\x08\x62indings\x18\x07 \x03(\x0b\x32$.saisei.control.v1.BindingAssignment\"R\n\nBundleFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"e\n\x11\x42indingAssignment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12,\n\x04kind\x18\x02 \x01(\x0e\x32\x1e.saisei.control.v1.BindingKind\x12\x14\n\x0cresource_uid\x18\x03 \x01(\t\"`\n\x14\x44\x65ploymentAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x34\n\x08versions\x18\x02 \x03(\x0b\x32\".saisei.control.v1.WeightedVersion\"6\n\x0fWeightedVersion\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x05\"<\n\x12WorkflowAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x12\n\nclass_name\x18\x02 \x01(\t\":\n\x12\x45ndpointAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x10\n\x08hostname\x18\x02 \x01(\t\"2\n\x0e\x43ronAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x0c\n\x04\x63ron\x18\x02 \x01(\t\"<\n\x14\x41\x63kAssignmentRequest\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x17\n\x15\x41\x63kAssignmentResponse\";\n\x14\x46\x65tchArtifactRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x13\n\x0bversion_uid\x18\x02 \x01(\t\"%\n\x15\x46\x65tchArtifactResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\")\n\x12OpenSecretsRequest\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\"\x88\x01\n\x13OpenSecretsResponse\x12\x42\n\x06values\x18\x01 \x03(\x0b\x32\x32.saisei.control.v1.OpenSecretsResponse.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xd7\x01\n\x0b\x42indingKind\x12\x1c\n\x18\x42INDING_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x42INDING_KIND_KV\x10\x01\x12\x17\n\x13\x42INDING_KIND_SQLITE\x10\x02\x12\x17\n\x13\x42INDING_KIND_BUCKET\x10\x03\x12\x16\n\x12\x42INDING_KIND_QUEUE\x10\x04\x12\x18\n\x14\x42INDING_KIND_SERVICE\x10\x05\x12\x16\n\x12\x42INDING_KIND_ACTOR\x10\x06\x12\x19\n\x15\x42INDING_KIND_WORKFLOW\x10\x07\x32\x9c\x03\n\x11\x41ssignmentService\x12_\n\x10WatchAssignments\x12*.saisei.control.v1.WatchAssignmentsRequest\x1a\x1d.saisei.control.v1.Assignment0\x01\x12\x62\n\rAckAssignment\x12\'.saisei.control.v1.AckAssignmentRequest\x1a(.saisei.control.v1.AckAssignmentResponse\x12\x64\n\rFetchArtifact\x12\'.saisei.control.v1.FetchArtifactRequest\x1a(.saisei.control.v1.FetchArtifactResponse0\x01\x12\\\n\x0bOpenSecrets\x12%.saisei.control.v1.OpenSecretsRequest\x1a&.saisei.control.v1.OpenSecretsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#saisei/control/v1/assignments.proto\x12\x11saisei.control.v1\"E\n\x17WatchAssignmentsRequest\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\"\xb2\x03\n\nAssignment\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x14\n\x0cresource_uid\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\r\n\x05space\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0f\n\x07removed\x18\x06 \x01(\x08\x12\x37\n\x07version\x18\n \x01(\x0b\x32$.saisei.control.v1.VersionAssignmentH\x00\x12=\n\ndeployment\x18\x0b \x01(\x0b\x32\'.saisei.control.v1.DeploymentAssignmentH\x00\x12\x39\n\x08workflow\x18\x0c \x01(\x0b\x32%.saisei.control.v1.WorkflowAssignmentH\x00\x12\x39\n\x08\x65ndpoint\x18\r \x01(\x0b\x32%.saisei.control.v1.EndpointAssignmentH\x00\x12\x31\n\x04\x63ron\x18\x0f \x01(\x0b\x32!.saisei.control.v1.CronAssignmentH\x00\x12\x11\n\tcaught_up\x18\x14 \x01(\x08\x42\x06\n\x04\x62ody\"\x91\x02\n\x11VersionAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x12\n\nentrypoint\x18\x02 \x01(\t\x12,\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x1d.saisei.control.v1.BundleFile\x12\x10\n\x08handlers\x18\x04 \x03(\t\x12\x11\n\tvars_json\x18\x05 \x01(\t\x12\x14\n\x0csecret_names\x18\x06 \x03(\t\x12\x36\n\x08\x62indings\x18\x07 \x03(\x0b\x32$.saisei.control.v1.BindingAssignment\x12\x33\n\x06\x61ssets\x18\x08 \x01(\x0b\x32#.saisei.control.v1.AssetsAssignment\"{\n\x10\x41ssetsAssignment\x12,\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x1d.saisei.control.v1.BundleFile\x12\x18\n\x10run_worker_first\x18\x02 \x01(\x08\x12\x1f\n\x17single_page_application\x18\x03 \x01(\x08\"R\n\nBundleFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"e\n\x11\x42indingAssignment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12,\n\x04kind\x18\x02 \x01(\x0e\x32\x1e.saisei.control.v1.BindingKind\x12\x14\n\x0cresource_uid\x18\x03 \x01(\t\"`\n\x14\x44\x65ploymentAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x34\n\x08versions\x18\x02 \x03(\x0b\x32\".saisei.control.v1.WeightedVersion\"6\n\x0fWeightedVersion\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x05\"<\n\x12WorkflowAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x12\n\nclass_name\x18\x02 \x01(\t\":\n\x12\x45ndpointAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x10\n\x08hostname\x18\x02 \x01(\t\"2\n\x0e\x43ronAssignment\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x0c\n\x04\x63ron\x18\x02 \x01(\t\"<\n\x14\x41\x63kAssignmentRequest\x12\x12\n\nruntime_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x17\n\x15\x41\x63kAssignmentResponse\";\n\x14\x46\x65tchArtifactRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x13\n\x0bversion_uid\x18\x02 \x01(\t\"%\n\x15\x46\x65tchArtifactResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\")\n\x12OpenSecretsRequest\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\"\x88\x01\n\x13OpenSecretsResponse\x12\x42\n\x06values\x18\x01 \x03(\x0b\x32\x32.saisei.control.v1.OpenSecretsResponse.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xd7\x01\n\x0b\x42indingKind\x12\x1c\n\x18\x42INDING_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x42INDING_KIND_KV\x10\x01\x12\x17\n\x13\x42INDING_KIND_SQLITE\x10\x02\x12\x17\n\x13\x42INDING_KIND_BUCKET\x10\x03\x12\x16\n\x12\x42INDING_KIND_QUEUE\x10\x04\x12\x18\n\x14\x42INDING_KIND_SERVICE\x10\x05\x12\x16\n\x12\x42INDING_KIND_ACTOR\x10\x06\x12\x19\n\x15\x42INDING_KIND_WORKFLOW\x10\x07\x32\x9c\x03\n\x11\x41ssignmentService\x12_\n\x10WatchAssignments\x12*.saisei.control.v1.WatchAssignmentsRequest\x1a\x1d.saisei.control.v1.Assignment0\x01\x12\x62\n\rAckAssignment\x12\'.saisei.control.v1.AckAssignmentRequest\x1a(.saisei.control.v1.AckAssignmentResponse\x12\x64\n\rFetchArtifact\x12\'.saisei.control.v1.FetchArtifactRequest\x1a(.saisei.control.v1.FetchArtifactResponse0\x01\x12\\\n\x0bOpenSecrets\x12%.saisei.control.v1.OpenSecretsRequest\x1a&.saisei.control.v1.OpenSecretsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,42 +33,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OPENSECRETSRESPONSE_VALUESENTRY']._loaded_options = None
   _globals['_OPENSECRETSRESPONSE_VALUESENTRY']._serialized_options = b'8\001'
-  _globals['_BINDINGKIND']._serialized_start=1674
-  _globals['_BINDINGKIND']._serialized_end=1889
+  _globals['_BINDINGKIND']._serialized_start=1852
+  _globals['_BINDINGKIND']._serialized_end=2067
   _globals['_WATCHASSIGNMENTSREQUEST']._serialized_start=58
   _globals['_WATCHASSIGNMENTSREQUEST']._serialized_end=127
   _globals['_ASSIGNMENT']._serialized_start=130
   _globals['_ASSIGNMENT']._serialized_end=564
   _globals['_VERSIONASSIGNMENT']._serialized_start=567
-  _globals['_VERSIONASSIGNMENT']._serialized_end=787
-  _globals['_BUNDLEFILE']._serialized_start=789
-  _globals['_BUNDLEFILE']._serialized_end=871
-  _globals['_BINDINGASSIGNMENT']._serialized_start=873
-  _globals['_BINDINGASSIGNMENT']._serialized_end=974
-  _globals['_DEPLOYMENTASSIGNMENT']._serialized_start=976
-  _globals['_DEPLOYMENTASSIGNMENT']._serialized_end=1072
-  _globals['_WEIGHTEDVERSION']._serialized_start=1074
-  _globals['_WEIGHTEDVERSION']._serialized_end=1128
-  _globals['_WORKFLOWASSIGNMENT']._serialized_start=1130
-  _globals['_WORKFLOWASSIGNMENT']._serialized_end=1190
-  _globals['_ENDPOINTASSIGNMENT']._serialized_start=1192
-  _globals['_ENDPOINTASSIGNMENT']._serialized_end=1250
-  _globals['_CRONASSIGNMENT']._serialized_start=1252
-  _globals['_CRONASSIGNMENT']._serialized_end=1302
-  _globals['_ACKASSIGNMENTREQUEST']._serialized_start=1304
-  _globals['_ACKASSIGNMENTREQUEST']._serialized_end=1364
-  _globals['_ACKASSIGNMENTRESPONSE']._serialized_start=1366
-  _globals['_ACKASSIGNMENTRESPONSE']._serialized_end=1389
-  _globals['_FETCHARTIFACTREQUEST']._serialized_start=1391
-  _globals['_FETCHARTIFACTREQUEST']._serialized_end=1450
-  _globals['_FETCHARTIFACTRESPONSE']._serialized_start=1452
-  _globals['_FETCHARTIFACTRESPONSE']._serialized_end=1489
-  _globals['_OPENSECRETSREQUEST']._serialized_start=1491
-  _globals['_OPENSECRETSREQUEST']._serialized_end=1532
-  _globals['_OPENSECRETSRESPONSE']._serialized_start=1535
-  _globals['_OPENSECRETSRESPONSE']._serialized_end=1671
-  _globals['_OPENSECRETSRESPONSE_VALUESENTRY']._serialized_start=1626
-  _globals['_OPENSECRETSRESPONSE_VALUESENTRY']._serialized_end=1671
-  _globals['_ASSIGNMENTSERVICE']._serialized_start=1892
-  _globals['_ASSIGNMENTSERVICE']._serialized_end=2304
+  _globals['_VERSIONASSIGNMENT']._serialized_end=840
+  _globals['_ASSETSASSIGNMENT']._serialized_start=842
+  _globals['_ASSETSASSIGNMENT']._serialized_end=965
+  _globals['_BUNDLEFILE']._serialized_start=967
+  _globals['_BUNDLEFILE']._serialized_end=1049
+  _globals['_BINDINGASSIGNMENT']._serialized_start=1051
+  _globals['_BINDINGASSIGNMENT']._serialized_end=1152
+  _globals['_DEPLOYMENTASSIGNMENT']._serialized_start=1154
+  _globals['_DEPLOYMENTASSIGNMENT']._serialized_end=1250
+  _globals['_WEIGHTEDVERSION']._serialized_start=1252
+  _globals['_WEIGHTEDVERSION']._serialized_end=1306
+  _globals['_WORKFLOWASSIGNMENT']._serialized_start=1308
+  _globals['_WORKFLOWASSIGNMENT']._serialized_end=1368
+  _globals['_ENDPOINTASSIGNMENT']._serialized_start=1370
+  _globals['_ENDPOINTASSIGNMENT']._serialized_end=1428
+  _globals['_CRONASSIGNMENT']._serialized_start=1430
+  _globals['_CRONASSIGNMENT']._serialized_end=1480
+  _globals['_ACKASSIGNMENTREQUEST']._serialized_start=1482
+  _globals['_ACKASSIGNMENTREQUEST']._serialized_end=1542
+  _globals['_ACKASSIGNMENTRESPONSE']._serialized_start=1544
+  _globals['_ACKASSIGNMENTRESPONSE']._serialized_end=1567
+  _globals['_FETCHARTIFACTREQUEST']._serialized_start=1569
+  _globals['_FETCHARTIFACTREQUEST']._serialized_end=1628
+  _globals['_FETCHARTIFACTRESPONSE']._serialized_start=1630
+  _globals['_FETCHARTIFACTRESPONSE']._serialized_end=1667
+  _globals['_OPENSECRETSREQUEST']._serialized_start=1669
+  _globals['_OPENSECRETSREQUEST']._serialized_end=1710
+  _globals['_OPENSECRETSRESPONSE']._serialized_start=1713
+  _globals['_OPENSECRETSRESPONSE']._serialized_end=1849
+  _globals['_OPENSECRETSRESPONSE_VALUESENTRY']._serialized_start=1804
+  _globals['_OPENSECRETSRESPONSE_VALUESENTRY']._serialized_end=1849
+  _globals['_ASSIGNMENTSERVICE']._serialized_start=2070
+  _globals['_ASSIGNMENTSERVICE']._serialized_end=2482
 # @@protoc_insertion_point(module_scope)

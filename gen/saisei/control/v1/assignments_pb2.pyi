@@ -142,9 +142,10 @@ class VersionAssignment(_message.Message):
     VARS_JSON_FIELD_NUMBER: _builtins.int
     SECRET_NAMES_FIELD_NUMBER: _builtins.int
     BINDINGS_FIELD_NUMBER: _builtins.int
+    ASSETS_FIELD_NUMBER: _builtins.int
     worker_uid: _builtins.str
     entrypoint: _builtins.str
-    """Main module's path within `files`."""
+    """Main module's path within `files`. Empty for a static-only Version, which has no code."""
     vars_json: _builtins.str
     """JSON object of non-secret variables."""
     @_builtins.property
@@ -157,6 +158,10 @@ class VersionAssignment(_message.Message):
     def secret_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def bindings(self) -> _containers.RepeatedCompositeFieldContainer[Global___BindingAssignment]: ...
+    @_builtins.property
+    def assets(self) -> Global___AssetsAssignment:
+        """Absent: the Version serves no assets."""
+
     def __init__(
         self,
         *,
@@ -167,14 +172,44 @@ class VersionAssignment(_message.Message):
         vars_json: _builtins.str = ...,
         secret_names: _abc.Iterable[_builtins.str] | None = ...,
         bindings: _abc.Iterable[Global___BindingAssignment] | None = ...,
+        assets: Global___AssetsAssignment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assets", b"assets"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bindings", b"bindings", "entrypoint", b"entrypoint", "files", b"files", "handlers", b"handlers", "secret_names", b"secret_names", "vars_json", b"vars_json", "worker_uid", b"worker_uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assets", b"assets", "bindings", b"bindings", "entrypoint", b"entrypoint", "files", b"files", "handlers", b"handlers", "secret_names", b"secret_names", "vars_json", b"vars_json", "worker_uid", b"worker_uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VersionAssignment: _TypeAlias = VersionAssignment  # noqa: Y015
+
+@_typing.final
+class AssetsAssignment(_message.Message):
+    """The static files of a WorkerVersion (WV-20 … WV-25)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    RUN_WORKER_FIRST_FIELD_NUMBER: _builtins.int
+    SINGLE_PAGE_APPLICATION_FIELD_NUMBER: _builtins.int
+    run_worker_first: _builtins.bool
+    single_page_application: _builtins.bool
+    """`index.html` answers searchable keys without a file of their own."""
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleFile]: ...
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___BundleFile] | None = ...,
+        run_worker_first: _builtins.bool = ...,
+        single_page_application: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "run_worker_first", b"run_worker_first", "single_page_application", b"single_page_application"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AssetsAssignment: _TypeAlias = AssetsAssignment  # noqa: Y015
 
 @_typing.final
 class BundleFile(_message.Message):
@@ -393,7 +428,7 @@ class FetchArtifactRequest(_message.Message):
     VERSION_UID_FIELD_NUMBER: _builtins.int
     sha256: _builtins.str
     version_uid: _builtins.str
-    """The WorkerVersion that needs it; custody is checked against its bundle."""
+    """The WorkerVersion that needs it; custody is checked against its bundles."""
     def __init__(
         self,
         *,

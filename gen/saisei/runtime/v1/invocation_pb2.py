@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"saisei/runtime/v1/invocation.proto\x12\x11saisei.runtime.v1\"e\n\x0c\x46\x65tchRequest\x12.\n\x04head\x18\x01 \x01(\x0b\x32\x1e.saisei.runtime.v1.RequestHeadH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x42\x06\n\x04part\"z\n\x0bRequestHead\x12\x10\n\x08hostname\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0b\n\x03url\x18\x03 \x01(\t\x12*\n\x07headers\x18\x04 \x03(\x0b\x32\x19.saisei.runtime.v1.Header\x12\x10\n\x08has_body\x18\x05 \x01(\x08\"%\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x96\x01\n\rFetchResponse\x12/\n\x04head\x18\x01 \x01(\x0b\x32\x1f.saisei.runtime.v1.ResponseHeadH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x12-\n\x07refusal\x18\x04 \x01(\x0b\x32\x1a.saisei.runtime.v1.RefusalH\x00\x42\x06\n\x04part\")\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\\\n\x0cResponseHead\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12*\n\x07headers\x18\x02 \x03(\x0b\x32\x19.saisei.runtime.v1.Header\x12\x10\n\x08has_body\x18\x03 \x01(\x08\x32\x63\n\x11InvocationService\x12N\n\x05\x46\x65tch\x12\x1f.saisei.runtime.v1.FetchRequest\x1a .saisei.runtime.v1.FetchResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"saisei/runtime/v1/invocation.proto\x12\x11saisei.runtime.v1\"e\n\x0c\x46\x65tchRequest\x12.\n\x04head\x18\x01 \x01(\x0b\x32\x1e.saisei.runtime.v1.RequestHeadH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x42\x06\n\x04part\"\x8f\x01\n\x0bRequestHead\x12\x10\n\x08hostname\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0b\n\x03url\x18\x03 \x01(\t\x12*\n\x07headers\x18\x04 \x03(\x0b\x32\x19.saisei.runtime.v1.Header\x12\x10\n\x08has_body\x18\x05 \x01(\x08\x12\x13\n\x0bversion_uid\x18\x06 \x01(\t\"%\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xc1\x01\n\rFetchResponse\x12/\n\x04head\x18\x01 \x01(\x0b\x32\x1f.saisei.runtime.v1.ResponseHeadH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\r\n\x03\x65nd\x18\x03 \x01(\x08H\x00\x12-\n\x07refusal\x18\x04 \x01(\x0b\x32\x1a.saisei.runtime.v1.RefusalH\x00\x12)\n\x05\x61sset\x18\x05 \x01(\x0b\x32\x18.saisei.runtime.v1.AssetH\x00\x42\x06\n\x04part\")\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\\\n\x0cResponseHead\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12*\n\x07headers\x18\x02 \x03(\x0b\x32\x19.saisei.runtime.v1.Header\x12\x10\n\x08has_body\x18\x03 \x01(\x08\"\x93\x01\n\x05\x41sset\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nmedia_type\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x12\n\ngzip_bytes\x18\x05 \x01(\x03\x12\x13\n\x0bgzip_sha256\x18\x07 \x01(\t\x12\x14\n\x0c\x61ssets_first\x18\x06 \x01(\x08\"?\n\rLocateRequest\x12.\n\tquestions\x18\x01 \x03(\x0b\x32\x1b.saisei.runtime.v1.Question\"5\n\x08Question\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08hostname\x18\x02 \x01(\t\x12\x0b\n\x03url\x18\x03 \x01(\t\"<\n\x0eLocateResponse\x12*\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x19.saisei.runtime.v1.Answer\"|\n\x06\x41nswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12)\n\x05\x61sset\x18\x02 \x01(\x0b\x32\x18.saisei.runtime.v1.AssetH\x00\x12\x30\n\x05\x66\x65tch\x18\x03 \x01(\x0b\x32\x1f.saisei.runtime.v1.FetchInsteadH\x00\x42\t\n\x07verdict\"9\n\x0c\x46\x65tchInstead\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x14\n\x0c\x61ssets_first\x18\x02 \x01(\x08\"e\n\x10ReadAssetRequest\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0c\n\x04gzip\x18\x03 \x01(\x08\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x0e\n\x06length\x18\x05 \x01(\x03\"!\n\x11ReadAssetResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x90\x02\n\x11InvocationService\x12N\n\x05\x46\x65tch\x12\x1f.saisei.runtime.v1.FetchRequest\x1a .saisei.runtime.v1.FetchResponse(\x01\x30\x01\x12Q\n\x06Locate\x12 .saisei.runtime.v1.LocateRequest\x1a!.saisei.runtime.v1.LocateResponse(\x01\x30\x01\x12X\n\tReadAsset\x12#.saisei.runtime.v1.ReadAssetRequest\x1a$.saisei.runtime.v1.ReadAssetResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,16 +33,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FETCHREQUEST']._serialized_start=57
   _globals['_FETCHREQUEST']._serialized_end=158
-  _globals['_REQUESTHEAD']._serialized_start=160
-  _globals['_REQUESTHEAD']._serialized_end=282
-  _globals['_HEADER']._serialized_start=284
-  _globals['_HEADER']._serialized_end=321
-  _globals['_FETCHRESPONSE']._serialized_start=324
-  _globals['_FETCHRESPONSE']._serialized_end=474
-  _globals['_REFUSAL']._serialized_start=476
-  _globals['_REFUSAL']._serialized_end=517
-  _globals['_RESPONSEHEAD']._serialized_start=519
-  _globals['_RESPONSEHEAD']._serialized_end=611
-  _globals['_INVOCATIONSERVICE']._serialized_start=613
-  _globals['_INVOCATIONSERVICE']._serialized_end=712
+  _globals['_REQUESTHEAD']._serialized_start=161
+  _globals['_REQUESTHEAD']._serialized_end=304
+  _globals['_HEADER']._serialized_start=306
+  _globals['_HEADER']._serialized_end=343
+  _globals['_FETCHRESPONSE']._serialized_start=346
+  _globals['_FETCHRESPONSE']._serialized_end=539
+  _globals['_REFUSAL']._serialized_start=541
+  _globals['_REFUSAL']._serialized_end=582
+  _globals['_RESPONSEHEAD']._serialized_start=584
+  _globals['_RESPONSEHEAD']._serialized_end=676
+  _globals['_ASSET']._serialized_start=679
+  _globals['_ASSET']._serialized_end=826
+  _globals['_LOCATEREQUEST']._serialized_start=828
+  _globals['_LOCATEREQUEST']._serialized_end=891
+  _globals['_QUESTION']._serialized_start=893
+  _globals['_QUESTION']._serialized_end=946
+  _globals['_LOCATERESPONSE']._serialized_start=948
+  _globals['_LOCATERESPONSE']._serialized_end=1008
+  _globals['_ANSWER']._serialized_start=1010
+  _globals['_ANSWER']._serialized_end=1134
+  _globals['_FETCHINSTEAD']._serialized_start=1136
+  _globals['_FETCHINSTEAD']._serialized_end=1193
+  _globals['_READASSETREQUEST']._serialized_start=1195
+  _globals['_READASSETREQUEST']._serialized_end=1296
+  _globals['_READASSETRESPONSE']._serialized_start=1298
+  _globals['_READASSETRESPONSE']._serialized_end=1331
+  _globals['_INVOCATIONSERVICE']._serialized_start=1334
+  _globals['_INVOCATIONSERVICE']._serialized_end=1606
 # @@protoc_insertion_point(module_scope)

@@ -57,12 +57,15 @@ class RequestHead(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
     HAS_BODY_FIELD_NUMBER: _builtins.int
+    VERSION_UID_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     """Lower-case, without port."""
     method: _builtins.str
     url: _builtins.str
     """Absolute, as the client sees it."""
     has_body: _builtins.bool
+    version_uid: _builtins.str
+    """The WorkerVersion that Locate has chosen. Empty, or no longer selected: one is chosen now (WD-04)."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
     def __init__(
@@ -73,10 +76,11 @@ class RequestHead(_message.Message):
         url: _builtins.str = ...,
         headers: _abc.Iterable[Global___Header] | None = ...,
         has_body: _builtins.bool = ...,
+        version_uid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_body", b"has_body", "headers", b"headers", "hostname", b"hostname", "method", b"method", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_body", b"has_body", "headers", b"headers", "hostname", b"hostname", "method", b"method", "url", b"url", "version_uid", b"version_uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -112,6 +116,7 @@ class FetchResponse(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    ASSET_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     """≤ 64 KiB."""
     end: _builtins.bool
@@ -124,6 +129,10 @@ class FetchResponse(_message.Message):
     def refusal(self) -> Global___Refusal:
         """Instead of a head: delivery could not start. Said in the stream for the same reason."""
 
+    @_builtins.property
+    def asset(self) -> Global___Asset:
+        """Instead of a head: this asset is the response. The client makes the HTTP response of it and ends the call."""
+
     def __init__(
         self,
         *,
@@ -131,12 +140,13 @@ class FetchResponse(_message.Message):
         data: _builtins.bytes = ...,
         end: _builtins.bool = ...,
         refusal: Global___Refusal | None = ...,
+        asset: Global___Asset | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "head", b"head", "part", b"part", "refusal", b"refusal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asset", b"asset", "data", b"data", "end", b"end", "head", b"head", "part", b"part", "refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "head", b"head", "part", b"part", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asset", b"asset", "data", b"data", "end", b"end", "head", b"head", "part", b"part", "refusal", b"refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["head", "data", "end", "refusal"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["head", "data", "end", "refusal", "asset"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -190,3 +200,222 @@ class ResponseHead(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResponseHead: _TypeAlias = ResponseHead  # noqa: Y015
+
+@_typing.final
+class Asset(_message.Message):
+    """A static file of a WorkerVersion. Its bytes are those of the digest, for ever."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_UID_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    MEDIA_TYPE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    GZIP_BYTES_FIELD_NUMBER: _builtins.int
+    GZIP_SHA256_FIELD_NUMBER: _builtins.int
+    ASSETS_FIRST_FIELD_NUMBER: _builtins.int
+    version_uid: _builtins.str
+    sha256: _builtins.str
+    """64 lower-case hex digits."""
+    media_type: _builtins.str
+    size_bytes: _builtins.int
+    gzip_bytes: _builtins.int
+    """Of the same bytes in gzip: how many, and their own digest. 0 and empty when there is no such variant."""
+    gzip_sha256: _builtins.str
+    assets_first: _builtins.bool
+    """The Version looks for assets before it runs code: for the next request of this hostname Locate is the cheaper question."""
+    def __init__(
+        self,
+        *,
+        version_uid: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        media_type: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        gzip_bytes: _builtins.int = ...,
+        gzip_sha256: _builtins.str = ...,
+        assets_first: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assets_first", b"assets_first", "gzip_bytes", b"gzip_bytes", "gzip_sha256", b"gzip_sha256", "media_type", b"media_type", "sha256", b"sha256", "size_bytes", b"size_bytes", "version_uid", b"version_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Asset: _TypeAlias = Asset  # noqa: Y015
+
+@_typing.final
+class LocateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Question]:
+        """1 to 1,024."""
+
+    def __init__(
+        self,
+        *,
+        questions: _abc.Iterable[Global___Question] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["questions", b"questions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateRequest: _TypeAlias = LocateRequest  # noqa: Y015
+
+@_typing.final
+class Question(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    HOSTNAME_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """The client's own; comes back with the answer."""
+    hostname: _builtins.str
+    """As in RequestHead, both."""
+    url: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        hostname: _builtins.str = ...,
+        url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Question: _TypeAlias = Question  # noqa: Y015
+
+@_typing.final
+class LocateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Answer]: ...
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___Answer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateResponse: _TypeAlias = LocateResponse  # noqa: Y015
+
+@_typing.final
+class Answer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ASSET_FIELD_NUMBER: _builtins.int
+    FETCH_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    @_builtins.property
+    def asset(self) -> Global___Asset: ...
+    @_builtins.property
+    def fetch(self) -> Global___FetchInstead:
+        """No asset that could be named at once: Fetch has the answer."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        asset: Global___Asset | None = ...,
+        fetch: Global___FetchInstead | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asset", b"asset", "fetch", b"fetch", "verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asset", b"asset", "fetch", b"fetch", "id", b"id", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_verdict: _TypeAlias = _typing.Literal["asset", "fetch"]  # noqa: Y015
+    _WhichOneofArgType_verdict: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_verdict) -> _WhichOneofReturnType_verdict | None: ...
+
+Global___Answer: _TypeAlias = Answer  # noqa: Y015
+
+@_typing.final
+class FetchInstead(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_UID_FIELD_NUMBER: _builtins.int
+    ASSETS_FIRST_FIELD_NUMBER: _builtins.int
+    version_uid: _builtins.str
+    """For RequestHead; empty when Fetch chooses or refuses."""
+    assets_first: _builtins.bool
+    """As in Asset."""
+    def __init__(
+        self,
+        *,
+        version_uid: _builtins.str = ...,
+        assets_first: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assets_first", b"assets_first", "version_uid", b"version_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchInstead: _TypeAlias = FetchInstead  # noqa: Y015
+
+@_typing.final
+class ReadAssetRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_UID_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    GZIP_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    version_uid: _builtins.str
+    sha256: _builtins.str
+    gzip: _builtins.bool
+    """Of the gzip variant; offset and length count its bytes then."""
+    offset: _builtins.int
+    length: _builtins.int
+    """≥ 1; beyond the end of the file is invalid_request."""
+    def __init__(
+        self,
+        *,
+        version_uid: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        gzip: _builtins.bool = ...,
+        offset: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gzip", b"gzip", "length", b"length", "offset", b"offset", "sha256", b"sha256", "version_uid", b"version_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAssetRequest: _TypeAlias = ReadAssetRequest  # noqa: Y015
+
+@_typing.final
+class ReadAssetResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """≤ 256 KiB."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadAssetResponse: _TypeAlias = ReadAssetResponse  # noqa: Y015

@@ -40,6 +40,16 @@ class InvocationServiceStub:
                 request_serializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.FetchRequest.SerializeToString,
                 response_deserializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.FetchResponse.FromString,
                 _registered_method=True)
+        self.Locate = channel.stream_stream(
+                '/saisei.runtime.v1.InvocationService/Locate',
+                request_serializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.LocateRequest.SerializeToString,
+                response_deserializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.LocateResponse.FromString,
+                _registered_method=True)
+        self.ReadAsset = channel.unary_stream(
+                '/saisei.runtime.v1.InvocationService/ReadAsset',
+                request_serializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.ReadAssetRequest.SerializeToString,
+                response_deserializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.ReadAssetResponse.FromString,
+                _registered_method=True)
 
 
 class InvocationServiceServicer:
@@ -55,6 +65,23 @@ class InvocationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Locate(self, request_iterator, context):
+        """Which asset answers each of many GET and HEAD requests, if one does: the cheap way for hostnames whose assets said
+        `assets_first`. One answer for each question, in any order. Nothing is fetched or run for it: what cannot be said at once is
+        answered with `fetch`. Called by the gateway with the service credential. Fails with: unauthenticated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadAsset(self, request, context):
+        """Bytes of an asset that Fetch or Locate has named. Fails with: unauthenticated, not_found (the Version has no such asset),
+        invalid_request, backend_unavailable (the bytes cannot be had now, or the Version was stopped).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InvocationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +89,16 @@ def add_InvocationServiceServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.FetchRequest.FromString,
                     response_serializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.FetchResponse.SerializeToString,
+            ),
+            'Locate': grpc.stream_stream_rpc_method_handler(
+                    servicer.Locate,
+                    request_deserializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.LocateRequest.FromString,
+                    response_serializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.LocateResponse.SerializeToString,
+            ),
+            'ReadAsset': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadAsset,
+                    request_deserializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.ReadAssetRequest.FromString,
+                    response_serializer=saisei_dot_runtime_dot_v1_dot_invocation__pb2.ReadAssetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +129,60 @@ class InvocationService:
             '/saisei.runtime.v1.InvocationService/Fetch',
             saisei_dot_runtime_dot_v1_dot_invocation__pb2.FetchRequest.SerializeToString,
             saisei_dot_runtime_dot_v1_dot_invocation__pb2.FetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Locate(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/saisei.runtime.v1.InvocationService/Locate',
+            saisei_dot_runtime_dot_v1_dot_invocation__pb2.LocateRequest.SerializeToString,
+            saisei_dot_runtime_dot_v1_dot_invocation__pb2.LocateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadAsset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/saisei.runtime.v1.InvocationService/ReadAsset',
+            saisei_dot_runtime_dot_v1_dot_invocation__pb2.ReadAssetRequest.SerializeToString,
+            saisei_dot_runtime_dot_v1_dot_invocation__pb2.ReadAssetResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,6 +38,15 @@ class InvocationServiceStub:
     Called by the gateway with the service credential. Fails with: unauthenticated, invalid_request; a delivery that cannot
     start is a Refusal. An uncaught error of the Worker is a 500 response (MW-23).
     """
+    Locate: _grpc.StreamStreamMultiCallable[_invocation_pb2.LocateRequest, _invocation_pb2.LocateResponse]
+    """Which asset answers each of many GET and HEAD requests, if one does: the cheap way for hostnames whose assets said
+    `assets_first`. One answer for each question, in any order. Nothing is fetched or run for it: what cannot be said at once is
+    answered with `fetch`. Called by the gateway with the service credential. Fails with: unauthenticated.
+    """
+    ReadAsset: _grpc.UnaryStreamMultiCallable[_invocation_pb2.ReadAssetRequest, _invocation_pb2.ReadAssetResponse]
+    """Bytes of an asset that Fetch or Locate has named. Fails with: unauthenticated, not_found (the Version has no such asset),
+    invalid_request, backend_unavailable (the bytes cannot be had now, or the Version was stopped).
+    """
 
 @_typing.type_check_only
 class InvocationServiceAsyncStub(InvocationServiceStub):
@@ -48,6 +57,15 @@ class InvocationServiceAsyncStub(InvocationServiceStub):
     """One HTTP exchange with the Worker behind a hostname; both bodies stream. The first message of each direction is the head.
     Called by the gateway with the service credential. Fails with: unauthenticated, invalid_request; a delivery that cannot
     start is a Refusal. An uncaught error of the Worker is a 500 response (MW-23).
+    """
+    Locate: _aio.StreamStreamMultiCallable[_invocation_pb2.LocateRequest, _invocation_pb2.LocateResponse]  # type: ignore[assignment]
+    """Which asset answers each of many GET and HEAD requests, if one does: the cheap way for hostnames whose assets said
+    `assets_first`. One answer for each question, in any order. Nothing is fetched or run for it: what cannot be said at once is
+    answered with `fetch`. Called by the gateway with the service credential. Fails with: unauthenticated.
+    """
+    ReadAsset: _aio.UnaryStreamMultiCallable[_invocation_pb2.ReadAssetRequest, _invocation_pb2.ReadAssetResponse]  # type: ignore[assignment]
+    """Bytes of an asset that Fetch or Locate has named. Fails with: unauthenticated, not_found (the Version has no such asset),
+    invalid_request, backend_unavailable (the bytes cannot be had now, or the Version was stopped).
     """
 
 class InvocationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -62,6 +80,27 @@ class InvocationServiceServicer(metaclass=_abc_1.ABCMeta):
         """One HTTP exchange with the Worker behind a hostname; both bodies stream. The first message of each direction is the head.
         Called by the gateway with the service credential. Fails with: unauthenticated, invalid_request; a delivery that cannot
         start is a Refusal. An uncaught error of the Worker is a 500 response (MW-23).
+        """
+
+    @_abc_1.abstractmethod
+    def Locate(
+        self,
+        request_iterator: _MaybeAsyncIterator[_invocation_pb2.LocateRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_invocation_pb2.LocateResponse], _abc.AsyncIterator[_invocation_pb2.LocateResponse]]:
+        """Which asset answers each of many GET and HEAD requests, if one does: the cheap way for hostnames whose assets said
+        `assets_first`. One answer for each question, in any order. Nothing is fetched or run for it: what cannot be said at once is
+        answered with `fetch`. Called by the gateway with the service credential. Fails with: unauthenticated.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadAsset(
+        self,
+        request: _invocation_pb2.ReadAssetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_invocation_pb2.ReadAssetResponse], _abc.AsyncIterator[_invocation_pb2.ReadAssetResponse]]:
+        """Bytes of an asset that Fetch or Locate has named. Fails with: unauthenticated, not_found (the Version has no such asset),
+        invalid_request, backend_unavailable (the bytes cannot be had now, or the Version was stopped).
         """
 
 def add_InvocationServiceServicer_to_server(servicer: InvocationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from saisei_contract.forms import urls
+from saisei_contract.forms import static_asset_bundle, urls, worker_bundle
+from saisei_control.operations.effects.artifact import ArtifactEffect
 from saisei_control.operations.effects.durable_workflow import DurableWorkflowEffect
 from saisei_control.operations.effects.module_worker import ModuleWorkerEffect
-from saisei_control.operations.effects.worker_bundle import WorkerBundleEffect
 from saisei_control.operations.effects.worker_cron_trigger import WorkerCronTriggerEffect
 from saisei_control.operations.effects.worker_deployment import WorkerDeploymentEffect
 from saisei_control.operations.effects.worker_endpoint import WorkerEndpointEffect
@@ -30,7 +30,8 @@ class FormEffect(Protocol):
 
 _EFFECTS: dict[str, FormEffect] = {
     urls.MODULE_WORKER: ModuleWorkerEffect(),
-    urls.WORKER_BUNDLE: WorkerBundleEffect(),
+    urls.WORKER_BUNDLE: ArtifactEffect(worker_bundle.FORM),
+    urls.STATIC_ASSET_BUNDLE: ArtifactEffect(static_asset_bundle.FORM),
     urls.WORKER_VERSION: WorkerVersionEffect(),
     urls.WORKER_DEPLOYMENT: WorkerDeploymentEffect(),
     urls.DURABLE_WORKFLOW: DurableWorkflowEffect(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -12,15 +11,15 @@ from saisei.runtime.v1 import admin_pb2
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import urls
 from saisei_contract.forms.worker_version import FORM, WorkerVersionSpec
-from saisei_contract.records import Phase
 from saisei_control.assignments.log import is_assigned
-from saisei_control.operations.effects import module_worker
+from saisei_control.operations.effects import bundles, module_worker
+from saisei_control.operations.effects.bundles import Bundles, Facts
 from saisei_control.operations.outcome import Again, Done, Failed, Outcome
 from saisei_control.operations.work import Work
 from saisei_control.resources import allocation
 from saisei_control.resources.allocation import Requirement
 from saisei_control.secrets.vault import SecretsLost
-from saisei_control.store.rows import StoredResource, dump, exact_spec, live_resource, update_resource
+from saisei_control.store.rows import dump, exact_spec, update_resource
 
 _BINDING_KINDS = {
     "kvBindings": assignments_pb2.BINDING_KIND_KV,
@@ -36,38 +35,36 @@ _BINDING_KINDS = {
 class WorkerVersionEffect:
     async def apply(self, work: Work) -> Outcome:
         spec = FORM.validate(exact_spec(work.resource))
-        assert spec.bundle_uid is not None, "assets are refused at acceptance, and a Version has one of the two"
         if not await work.host.store.read(lambda connection: _has_secrets(connection, work, spec)):
             return Failed(
                 "secrets_unavailable",
                 "The secrets of this WorkerVersion are lost on this Host; create a new one with its secrets.",
                 also=lambda connection: _drop_readiness(connection, work, spec),
             )
-        bundle_uid = spec.bundle_uid
-        bundle = await work.until(lambda connection: _settled_bundle(connection, bundle_uid))
-        if bundle is None:
-            return Again("dependency_pending", f"the WorkerBundle {bundle_uid} is not verified yet", dispatched=False)
-        if not bundle.facts.get("ready"):
-            return Failed(
-                "artifact_unavailable", f"The WorkerBundle {bundle_uid} is not verified: its Operation failed."
-            )
-        facts = bundle.facts
-        try:
-            found = await work.host.fleet.inspect(_inspection(work.resource.uid, spec, facts), work.attempt)
-        except SaiseiError as error:
-            return Again("backend_unavailable", error.detail or error.kind.title, dispatched=False)
-        problem = _problem(found) or _difference(spec, found)
-        if problem is not None:
-            return problem
-        unfit = await work.host.store.write(lambda connection: _publish(connection, work, spec, facts))
+        files = await bundles.verified(work, spec)
+        if not isinstance(files, Bundles):
+            return files
+        classes: list[str] = []
+        if files.code is not None:
+            try:
+                found = await work.host.fleet.inspect(_inspection(work.resource.uid, spec, files.code), work.attempt)
+            except SaiseiError as error:
+                return Again("backend_unavailable", error.detail or error.kind.title, dispatched=False)
+            problem = _problem(found) or _difference(spec, found)
+            if problem is not None:
+                return problem
+            classes = sorted(found.workflow_classes)
+        unfit = await work.host.store.write(lambda connection: _publish(connection, work, spec, files))
         if unfit is not None:
             return unfit
+        observed = {"ready": True, "resolvedBindings": True}
         return Done(
-            observed={"ready": True, "resolvedBindings": True, "bundleVerified": True},
+            observed=observed if files.code is None else observed | {"bundleVerified": True},
             facts={
                 "ready": True,
                 "handlers": sorted(spec.handlers),
-                "workflowClasses": sorted(found.workflow_classes),
+                "workflowClasses": classes,
+                "assets": files.assets is not None,
             },
         )
 
@@ -102,7 +99,7 @@ async def _in_use(work: Work, spec: WorkerVersionSpec) -> Outcome | None:
     return Again("dependency_pending", "contexts of the WorkerVersion are still running", dispatched=False)
 
 
-def _publish(connection: Connection, work: Work, spec: WorkerVersionSpec, facts: dict[str, Any]) -> Failed | None:
+def _publish(connection: Connection, work: Work, spec: WorkerVersionSpec, files: Bundles) -> Failed | None:
     """Checks what its service Bindings aim at and publishes in one transaction (WD-06)."""
     for worker_uid in sorted(spec.services):
         deployment = allocation.active_deployment(connection, worker_uid)
@@ -110,7 +107,7 @@ def _publish(connection: Connection, work: Work, spec: WorkerVersionSpec, facts:
         found = allocation.fit(connection, versions, Requirement(http=True))
         if found.conflict is not None:
             return Failed("dependency_conflict", f"A service Binding does not fit: {found.conflict}.")
-    work.publish_in(connection, assignments_pb2.Assignment(version=_assignment(spec, facts)))
+    work.publish_in(connection, assignments_pb2.Assignment(version=_assignment(spec, files)))
     return None
 
 
@@ -135,13 +132,7 @@ def _drop_readiness(connection: Connection, work: Work, spec: WorkerVersionSpec)
     module_worker.refresh(connection, spec.worker_uid, now)
 
 
-def _settled_bundle(connection: Connection, uid: str) -> StoredResource | None:
-    bundle = live_resource(connection, uid)
-    assert bundle is not None, "the reference keeps the bundle from being deleted (AR-10)"
-    return bundle if bundle.facts.get("ready") or bundle.record.phase is Phase.ERROR else None
-
-
-def _inspection(version_uid: str, spec: WorkerVersionSpec, facts: dict[str, Any]) -> admin_pb2.InspectVersionRequest:
+def _inspection(version_uid: str, spec: WorkerVersionSpec, facts: Facts) -> admin_pb2.InspectVersionRequest:
     return admin_pb2.InspectVersionRequest(
         version_uid=version_uid,
         worker_uid=spec.worker_uid,
@@ -187,16 +178,11 @@ def _difference(spec: WorkerVersionSpec, found: admin_pb2.InspectVersionResponse
     return None
 
 
-def _assignment(spec: WorkerVersionSpec, facts: dict[str, Any]) -> assignments_pb2.VersionAssignment:
+def _assignment(spec: WorkerVersionSpec, files: Bundles) -> assignments_pb2.VersionAssignment:
     return assignments_pb2.VersionAssignment(
         worker_uid=spec.worker_uid,
-        entrypoint=facts["entrypoint"],
-        files=[
-            assignments_pb2.BundleFile(
-                path=file["path"], sha256=file["sha256"], media_type=file["mediaType"], size_bytes=file["byteSize"]
-            )
-            for file in facts["files"]
-        ],
+        entrypoint="" if files.code is None else files.code["entrypoint"],
+        files=bundles.hosted_files(files.code),
         handlers=sorted(spec.handlers),
         vars_json=spec.vars_json.decode(),
         secret_names=sorted(spec.required_sensitive_vars),
@@ -206,4 +192,5 @@ def _assignment(spec: WorkerVersionSpec, facts: dict[str, Any]) -> assignments_p
             )
             for item in spec.bindings
         ],
+        assets=bundles.hosted_assets(spec, files.assets),
     )

@@ -1,4 +1,4 @@
-"""WorkerBundle: acquire, verify, keep (AR-05, AR-08 … AR-14)."""
+"""WorkerBundle and StaticAssetBundle: acquire, verify, keep (AR-05, AR-06, AR-08 … AR-14)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from saisei_contract.artifacts import ManifestKind
-from saisei_contract.forms.worker_bundle import FORM
+from saisei_contract.forms.artifact import ArtifactForm
 from saisei_control.artifacts.acquire import Acquired, Acquisition, Unobtainable
 from saisei_control.artifacts.custody import resource_owner
 from saisei_control.operations.outcome import Done, Failed, Outcome
@@ -15,15 +14,18 @@ from saisei_control.operations.work import Work
 from saisei_control.store.rows import exact_spec
 
 
-class WorkerBundleEffect:
+class ArtifactEffect:
+    """The same for each Form of files; what differs is the manifest's kind."""
+
+    def __init__(self, form: ArtifactForm) -> None:
+        self._form = form
+
     async def apply(self, work: Work) -> Outcome:
         host = work.host
-        artifact = FORM.validate(exact_spec(work.resource))
+        artifact = self._form.validate(exact_spec(work.resource))
         acquisition = Acquisition(host.store, host.custody, host.public_origin, host.sources)
         try:
-            acquired = await acquisition.acquire(
-                artifact, ManifestKind.WORKER_BUNDLE, work.principal, work.resource.uid
-            )
+            acquired = await acquisition.acquire(artifact, self._form.kind, work.principal, work.resource.uid)
         except Unobtainable as reason:
             return Failed(reason.code, reason.message)
         observed = _observed(acquired)
@@ -43,8 +45,9 @@ class WorkerBundleEffect:
 
 
 def _observed(acquired: Acquired) -> dict[str, Any]:
-    """AR-08."""
+    """AR-08. Only a WorkerBundle has an entrypoint."""
     files = zip(acquired.manifest.files, acquired.files, strict=True)
+    entrypoint = acquired.manifest.entrypoint
     return {
         "manifestSha256": acquired.manifest_held.sha256,
         "fileCount": len(acquired.files),
@@ -53,5 +56,4 @@ def _observed(acquired: Acquired) -> dict[str, Any]:
             {"path": file.path, "sha256": file.sha256, "mediaType": file.media_type, "byteSize": held.size_bytes}
             for file, held in files
         ],
-        "entrypoint": acquired.manifest.entrypoint,
-    }
+    } | ({} if entrypoint is None else {"entrypoint": entrypoint})
