@@ -38,7 +38,7 @@ class VersionUse:
         """
         contexts = await self._engine.drain(worker_uid, version_uid)
         contexts += await self._pool.drain(worker_uid, version_uid)
-        await self._assets.end(worker_uid, version_uid)
+        self._assets.end(worker_uid, version_uid)
         if version_uid is not None and self._state.version(version_uid) is None:
             # WV-13: with the Version its copies go, too.
             await self._assets.tidy()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
@@ -28,6 +27,12 @@ def find(version: HostedVersion, method: str, url: str) -> HostedAsset | None:
     return assets.files.get(INDEX) if found is None and assets.single_page_application else found
 
 
+class _Reader:
+    """One response that is being read."""
+
+    cut = False
+
+
 class Assets:
     """Responses made of assets, and the readers of their bytes, which end with their Version."""
 
@@ -35,7 +40,7 @@ class Assets:
         self._state = state
         self._store = store
         # By (Worker, Version).
-        self._readers: dict[tuple[str, str], set[asyncio.Task[object]]] = {}
+        self._readers: dict[tuple[str, str], set[_Reader]] = {}
 
     def ready(self, version_uid: str, file: HostedAsset) -> StaticAsset | None:
         """As a value for whoever serves it; None while its bytes are not here yet."""
@@ -57,30 +62,29 @@ class Assets:
     ) -> AsyncGenerator[bytes, None]:
         """Bytes of an asset that the hosted Version names. SaiseiError not_found, invalid_request, backend_unavailable.
 
-        The reading task is cancelled when the Version is stopped.
+        The last one also in the middle, when the Version is stopped.
         """
         version, file = self._named(version_uid, sha256)
         variant = await self._store.prepare(version_uid, file)
         size = variant.size_bytes if gzipped else file.size_bytes
         if offset < 0 or length < 1 or offset + length > size:
             raise SaiseiError("invalid_request", "the asset has no such range of bytes")
-        with self._reading((version.worker_uid, version_uid)):
+        with self._reading((version.worker_uid, version_uid)) as reader:
             async with aclosing(self._body(file, gzipped, offset, length)) as chunks:
                 async for chunk in chunks:
+                    if reader.cut:
+                        raise SaiseiError("backend_unavailable", "the WorkerVersion was stopped")
                     yield chunk
 
-    async def end(self, worker_uid: str, version_uid: str | None) -> None:
-        """Cuts the responses of a Version, or of the whole Worker, that are still being read (WD-08, WD-09)."""
-        doomed = [
-            reader
-            for (worker, version), readers in self._readers.items()
-            if worker == worker_uid and version_uid in (None, version)
-            for reader in readers
-        ]
-        for reader in doomed:
-            reader.cancel()
-        if doomed:
-            await asyncio.wait(doomed)
+    def end(self, worker_uid: str, version_uid: str | None) -> None:
+        """Cuts the responses of a Version, or of the whole Worker, that are still being read (WD-08, WD-09).
+
+        No further byte is read for them from here on. One whose client does not read either learns it later.
+        """
+        for worker, version in list(self._readers):
+            if worker == worker_uid and version_uid in (None, version):
+                for reader in self._readers.pop((worker, version)):
+                    reader.cut = True
 
     def readers_of(self, version_uid: str) -> int:
         return sum(len(readers) for (_, version), readers in self._readers.items() if version == version_uid)
@@ -99,17 +103,16 @@ class Assets:
         return self._store.read(file, gzipped=gzipped, offset=offset, length=length)
 
     @contextmanager
-    def _reading(self, key: tuple[str, str]) -> Iterator[None]:
-        task = asyncio.current_task()
-        assert task is not None, "requests are served by tasks"
+    def _reading(self, key: tuple[str, str]) -> Iterator[_Reader]:
+        reader = _Reader()
         readers = self._readers.setdefault(key, set())
-        readers.add(task)
+        readers.add(reader)
         try:
-            yield
+            yield reader
         finally:
-            readers.discard(task)
-            if not readers:
-                self._readers.pop(key, None)
+            readers.discard(reader)
+            if not readers and self._readers.get(key) is readers:
+                del self._readers[key]
 
 
 def _shown(version_uid: str, file: HostedAsset, variant: Variant) -> StaticAsset:
