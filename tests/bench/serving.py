@@ -1,10 +1,12 @@
-"""V1 and V2: a Worker's `fetch` through the TLS gateway (`python -m tests.bench.serving`).
+"""V1 to V4: a Worker's `fetch` and its static assets through the TLS gateway (`python -m tests.bench.serving`).
 
 Starts a Host of its own with `saisei dev` on SQLite, deploys a small Worker with an Endpoint and prints a table and one
 JSON object:
 
 V1  hello-world requests a second, 32 keep-alive connections: p50, p99, and CPU per request of each process
 V2  streamed responses of 1 MB, 4 connections: MB a second summed, and CPU per MB of each process
+V3  static assets of 1 to 200 KB, 32 connections: requests a second, latencies, and CPU per request of each process
+V4  one asset of 16 MiB, 4 connections: MB a second summed, and CPU per MB of each process
 
 The clients are connections of one process: its CPU has a line of its own, since it shares the cores. `--profile FOLDER`
 also records gateway and runtime with py-spy during V1, as speedscope files.
@@ -16,6 +18,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import ssl
 import subprocess
 import sys
@@ -51,6 +54,10 @@ export default {{
 }};
 """
 PROJECT = 'space = "bench"\nname = "serving"\nmain = "main.mjs"\nendpoint = true\n'
+SITE = PROJECT.replace("serving", "site") + 'assets = "public"\n'
+# Sizes of a site's files in bytes: pages, styles, scripts, pictures.
+ASSET_SIZES = (1_000, 2_000, 4_000, 8_000, 12_000, 20_000, 60_000, 200_000)
+LARGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,8 @@ class Target:
     port: int
     hostname: str
     ca_file: str
-    path: str
+    # Asked for in turn.
+    paths: tuple[str, ...]
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
@@ -85,7 +93,7 @@ def _clients(target: Target, connections: int, count: int) -> tuple[list[float],
     latencies: list[float] = []
     received = 0
     numbers = iter(range(count))
-    request = f"GET {target.path} HTTP/1.1\r\nhost: {target.hostname}\r\n\r\n".encode()
+    requests = [f"GET {path} HTTP/1.1\r\nhost: {target.hostname}\r\n\r\n".encode() for path in target.paths]
 
     async def connection() -> None:
         nonlocal received
@@ -93,9 +101,9 @@ def _clients(target: Target, connections: int, count: int) -> tuple[list[float],
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", target.port, ssl=context, server_hostname=target.hostname.partition(":")[0], limit=2**20
         )
-        for _ in numbers:
+        for number in numbers:
             began = time.perf_counter()
-            received += await _exchange(reader, writer, request)
+            received += await _exchange(reader, writer, requests[number % len(requests)])
             latencies.append((time.perf_counter() - began) * 1000)
         writer.close()
 
@@ -114,9 +122,9 @@ class Bench:
         self._port = int(dev.ready["origin"].rpartition(":")[2])
         self._hostname = hostname
 
-    def drive(self, path: str, connections: int, count: int) -> tuple[float, list[float], float, int]:
+    def drive(self, paths: tuple[str, ...], connections: int, count: int) -> tuple[float, list[float], float, int]:
         """Seconds, latencies, the clients' CPU in milliseconds, bytes."""
-        target = Target(self._port, self._hostname, self._dev.ready["caFile"], path)
+        target = Target(self._port, self._hostname, self._dev.ready["caFile"], paths)
         began = time.perf_counter()
         latencies, cpu, received = self._pool.submit(_clients, target, connections, count).result()
         return time.perf_counter() - began, latencies, cpu, received
@@ -126,11 +134,12 @@ class Bench:
         spent = {name: own_cpu_ms(self._dev.service_pid(name)) for name in ("gateway", "runtime")}
         return spent | {"node": sum(own_cpu_ms(pid) for pid in self._dev.node_pids())}
 
-    def hello(self, count: int, profile: Path | None) -> dict[str, Any]:
-        self.drive("/", 32, max(64, count // 10))
+    def small(self, paths: tuple[str, ...], count: int, profile: Path | None) -> dict[str, Any]:
+        """V1 and V3."""
+        self.drive(paths, 32, max(64, count // 10))
         recorders = [] if profile is None else [self._record(name, profile) for name in ("gateway", "runtime")]
         before = self.cpu_ms()
-        seconds, latencies, client, _ = self.drive("/", 32, count)
+        seconds, latencies, client, _ = self.drive(paths, 32, count)
         cpu = {name: ms - before[name] for name, ms in self.cpu_ms().items()} | {"clients": client}
         for recorder in recorders:
             recorder.wait()
@@ -143,10 +152,11 @@ class Bench:
             "host_cpu_us_per_request": round((sum(cpu.values()) - client) * 1000 / count),
         }
 
-    def stream(self, count: int) -> dict[str, Any]:
-        self.drive("/stream", 4, max(4, count // 10))
+    def stream(self, path: str, count: int) -> dict[str, Any]:
+        """V2 and V4."""
+        self.drive((path,), 4, max(4, count // 10))
         before = self.cpu_ms()
-        seconds, _, client, received = self.drive("/stream", 4, count)
+        seconds, _, client, received = self.drive((path,), 4, count)
         cpu = {name: ms - before[name] for name, ms in self.cpu_ms().items()} | {"clients": client}
         megabytes = received / MEGABYTE
         return {
@@ -172,15 +182,32 @@ def main() -> None:
     given = parser.parse_args()
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawning) as pool, DevHost() as dev, tempfile.TemporaryDirectory() as folder:
-        Path(folder, "main.mjs").write_text(WORKER)
-        Path(folder, "saisei.toml").write_text(PROJECT)
-        deployed = dev.deploy(Path(folder))
-        assert deployed.hostname is not None
-        bench = Bench(dev, pool, f"{deployed.hostname}:{dev.ready['origin'].rpartition(':')[2]}")
-        results = {"V1": bench.hello(given.requests, given.profile), "V2": bench.stream(given.streams)}
+        worker = Bench(dev, pool, _deploy(dev, Path(folder), PROJECT))
+        results = {
+            "V1": worker.small(("/",), given.requests, given.profile),
+            "V2": worker.stream("/stream", given.streams),
+        }
+        public = Path(folder, "public")
+        public.mkdir()
+        for size in ASSET_SIZES:
+            Path(public, f"{size}.bin").write_bytes(os.urandom(size))
+        Path(public, "large.bin").write_bytes(os.urandom(LARGE_BYTES))
+        site = Bench(dev, pool, _deploy(dev, Path(folder), SITE))
+        assets = None if given.profile is None else given.profile / "assets"
+        results["V3"] = site.small(tuple(f"/{size}.bin" for size in ASSET_SIZES), 2 * given.requests, assets)
+        results["V4"] = site.stream("/large.bin", max(4, given.streams // 16))
     for name, figures in results.items():
         print(f"{name}  " + "  ".join(f"{key} {value}" for key, value in figures.items()), file=sys.stderr)
     print(json.dumps(results))
+
+
+def _deploy(dev: DevHost, folder: Path, project: str) -> str:
+    """The Endpoint's hostname, with the port."""
+    Path(folder, "main.mjs").write_text(WORKER)
+    Path(folder, "saisei.toml").write_text(project)
+    deployed = dev.deploy(folder)
+    assert deployed.hostname is not None
+    return f"{deployed.hostname}:{dev.ready['origin'].rpartition(':')[2]}"
 
 
 if __name__ == "__main__":

@@ -171,6 +171,30 @@ def test_what_browsers_ask_for(sites: dict[str, Browser]) -> None:
     assert site.get("/style.css").body == STYLE
 
 
+def test_through_a_service_binding(host: DevHost, sites: dict[str, Browser], tmp_path: Path) -> None:
+    """MW-40, WV-22, WV-25: a caller gets the same assets by the same rules, as bytes that it can read."""
+    (tmp_path / "main.mjs").write_text(
+        """export default { async fetch(request, env) {
+          const answer = await env.SITE.fetch(request);
+          const text = await answer.text();
+          const seen = ["content-type", "content-encoding", "etag"].map((name) => answer.headers.get(name));
+          return Response.json({ status: answer.status, text, seen });
+        } };"""
+    )
+    services = '[[services]]\nbinding = "SITE"\nworker = "static-spa"\n'
+    head = 'space = "sites"\nname = "in-front"\nmain = "main.mjs"\nendpoint = true\n'
+    (tmp_path / "saisei.toml").write_text(head + services)
+    with Browser(host, str(host.deploy(tmp_path).hostname)) as browser:
+        for path, body in (("/style.css", STYLE), ("/deep/link", INDEX)):
+            answer = json.loads(browser.get(path, accept_encoding="gzip").body)
+            whole = sites["static-spa"].get(path)
+            seen = [whole.headers["content-type"], None, whole.headers["etag"]]
+            assert answer == {"status": 200, "text": body.decode(), "seen": seen}
+        assert json.loads(browser.get("/style.css", if_none_match="*").body)["status"] == 304
+        assert json.loads(browser.get("/a//b").body)["status"] == 404
+        assert json.loads(browser.get("/style.css", "POST", b"x").body)["status"] == 404
+
+
 def create(host: DevHost, form: str, name: str, spec: Json) -> Json:
     settled = host.client.wait_operation(host.client.create_resource(form, "sites", name, spec))
     assert settled["status"] == "succeeded", settled

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from tests.gateway.fake_assets import FakeAssets
 from tests.gateway.fake_feed import FakeFeed
 
 from saisei.common.v1.common_pb2 import Document, Principal, SpaceRights
@@ -251,6 +252,7 @@ class FakeRuntime(Fake):
     open_fetches: int = 0
     release: asyncio.Event = field(default_factory=asyncio.Event)
     received: bytes = b""
+    assets: FakeAssets = field(default_factory=FakeAssets)
 
     def register(self, server: RpcServer) -> None:
         server.register(
@@ -397,8 +399,21 @@ class _Invocation(invocation_pb2_grpc.InvocationServiceServicer):
         finally:
             self._fake.open_fetches -= 1
 
+    async def Locate(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        require_service(context, CREDENTIAL)
+        async for request in request_iterator:
+            yield self._fake.assets.locate(request)
+
+    def ReadAsset(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        require_service(context, CREDENTIAL)
+        return self._fake.assets.read(request)
+
     async def _answers(self, head: invocation_pb2.RequestHead, parts: AsyncIterator[Any]) -> AsyncIterator[Any]:
         path = head.url.split("?")[0].removeprefix("https://").partition("/")[2]
+        named = self._fake.assets.named(path) if head.method in ("GET", "HEAD") else None
+        if named is not None:
+            yield invocation_pb2.FetchResponse(asset=named)
+            return
         match path:
             case "echo":
                 yield _head(200, ("content-type", "application/octet-stream"))

@@ -50,8 +50,12 @@ def pool() -> Pool:
 
 
 @pytest.fixture
-def serving(pool: Pool, tmp_path: Path) -> Serving:
-    state = HostedState()
+def state() -> HostedState:
+    return HostedState()
+
+
+@pytest.fixture
+def serving(state: HostedState, pool: Pool, tmp_path: Path) -> Serving:
     body = pb.DeploymentAssignment(worker_uid="w", versions=[pb.WeightedVersion(version_uid="v", weight=10_000)])
     state.apply(pb.Assignment(revision=1, resource_uid="d", deployment=body))
     door = pb.EndpointAssignment(worker_uid="w", hostname="a.workers.test")
@@ -87,3 +91,42 @@ async def test_a_fetch_that_fails_is_over(serving: Serving, pool: Pool) -> None:
     with pytest.raises(SaiseiError):
         await serving.fetch("a.workers.test", HEAD)
     assert serving.invocations_of("v") == 0
+
+
+SITE = pb.AssetsAssignment(files=[pb.BundleFile(path="a.txt", sha256="a" * 64, media_type="text/plain", size_bytes=1)])
+
+
+def hosted(state: HostedState, **weights: int) -> None:
+    """Versions `code` (fetch alone), `site` (assets before it) and `late` (fetch before its assets), by weight."""
+    late = pb.AssetsAssignment()
+    late.CopyFrom(SITE)
+    late.run_worker_first = True
+    for revision, (uid, assets) in enumerate({"code": None, "site": SITE, "late": late}.items(), 10):
+        body = pb.VersionAssignment(worker_uid="w", entrypoint="main.mjs", handlers=["fetch"], assets=assets)
+        state.apply(pb.Assignment(revision=revision, resource_uid=uid, version=body))
+    versions = [pb.WeightedVersion(version_uid=uid, weight=weight) for uid, weight in weights.items()]
+    allocation = pb.DeploymentAssignment(worker_uid="w", versions=versions)
+    state.apply(pb.Assignment(revision=20, resource_uid="d", deployment=allocation))
+
+
+async def test_a_located_version_stays(state: HostedState, serving: Serving) -> None:
+    """WD-04: the Version that was chosen while an asset was looked for answers, as long as it is selected."""
+    hosted(state, code=9_999, site=1)
+    for chosen in ("code", "site"):
+        result = await serving.fetch("a.workers.test", HEAD, chosen)
+        assert serving.invocations_of(chosen) == 1
+        await result.body.aclose()  # type: ignore[attr-defined]
+    hosted(state, code=10_000)
+    result = await serving.fetch("a.workers.test", HEAD, "site")
+    assert (serving.invocations_of("site"), serving.invocations_of("code")) == (0, 1)
+    await result.body.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("uid", ["code", "site", "late"])
+async def test_locating_decides_and_waits_for_nothing(state: HostedState, serving: Serving, uid: str) -> None:
+    """WV-23, WV-24: bytes that are not here yet, a miss, and a Worker that comes first are for fetch."""
+    hosted(state, **{uid: 10_000})
+    assert serving.locate("a.workers.test", "https://a.workers.test/a.txt") == uid
+    assert serving.locate("a.workers.test", "https://a.workers.test/b.txt") == uid
+    assert serving.locate("b.workers.test", "https://b.workers.test/a.txt") == ""
+    assert serving.assets_first(uid) is (uid == "site")
