@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.runtime.test_serving import Codes, Pool, serving
+from tests.runtime.test_serving import Codes, Pool, serving, state
 
 from saisei.runtime.v1 import invocation_pb2 as pb
 from saisei_runtime.api.invocation_service import _response
 from saisei_runtime.isolates.port import FetchHead
 from saisei_runtime.serving.invoke import Serving
 
-__all__ = ["Codes", "serving"]
+__all__ = ["Codes", "serving", "state"]
 
 HEAD = FetchHead("GET", "https://a.workers.test/", ())
 
