@@ -1,9 +1,12 @@
-"""The pure machine over plain dictionaries: a journal without a database, for tests of the rules."""
+"""The machine and the rows of one instance, for tests of the rules: over plain dictionaries, or over the journal's own
+tables."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+import sqlalchemy as sa
 
 from saisei_runtime.isolates.port import (
     Completed,
@@ -19,6 +22,7 @@ from saisei_runtime.isolates.port import (
     StopProof,
     WaitCalled,
 )
+from saisei_runtime.store import schema
 from saisei_runtime.workflow import events, machine
 from saisei_runtime.workflow.commands import (
     Claim,
@@ -39,6 +43,9 @@ from saisei_runtime.workflow.commands import (
 )
 from saisei_runtime.workflow.log import event_json
 from saisei_runtime.workflow.records import Instance, LogEntry, QueuedEvent, Step
+from saisei_runtime.workflow.statements import Cursor, statements
+from saisei_runtime.workflow.workspace import Workspace, loaded_instance, loaded_step
+from saisei_service.database import Database
 
 LEASE = 10_000
 
@@ -55,6 +62,10 @@ class Rows:
         self.log: list[LogEntry] = []
         self.alive = False
         self.owners = 0
+
+    def another(self) -> Rows:
+        """Rows anew, without anything of these."""
+        return Rows()
 
     # --- commands ---
 
@@ -176,3 +187,53 @@ class Rows:
     def event(self, event_type: str, which: int = 0) -> dict[str, Any]:
         entry = [entry for entry in self.log if entry.type == event_type][which]
         return json.loads(event_json("i", entry.event_id, entry.at_ms, entry.type, entry.body))
+
+
+class StoredRows(Rows):
+    """The same over a real database: each command is one transaction of the journal's, and what there is is read back.
+
+    The tables are emptied first: there is one instance at a time.
+    """
+
+    def __init__(self, database: Database, now: int = 1_000_000) -> None:
+        self._database = database
+        self._sql = statements(database.is_postgresql)
+        self.now = now
+        self.wall = 0
+        self.alive = False
+        self.owners = 0
+        with database.writer.begin() as connection:
+            for table in reversed(schema.metadata.sorted_tables):
+                connection.execute(table.delete())
+
+    def another(self) -> Rows:
+        return StoredRows(self._database)
+
+    def apply(self, command: Command) -> Reply:
+        with self._database.writer.begin() as connection:
+            workspace = Workspace(Cursor(connection), self._sql, ("incarnation",) if self.alive else (), ())
+            workspace.load([command])
+            reply = workspace.apply(command, Instant(self.now, self.wall))
+            workspace.flush()
+        return reply
+
+    @property
+    def instance(self) -> Instance | None:  # type: ignore[override]
+        return next((loaded_instance(row) for row in self._all(schema.instances)), None)
+
+    @property
+    def steps(self) -> dict[str, Step]:  # type: ignore[override]
+        return {step.name: step for step in map(loaded_step, self._all(schema.steps, "seq"))}
+
+    @property
+    def queue(self) -> list[QueuedEvent]:  # type: ignore[override]
+        return [QueuedEvent(*row) for row in self._all(schema.queued_events, "seq")]
+
+    @property
+    def log(self) -> list[LogEntry]:  # type: ignore[override]
+        return [LogEntry(*row) for row in self._all(schema.event_log, "event_id")]
+
+    def _all(self, table: sa.Table, order: str | None = None) -> list[Any]:
+        query = sa.select(table)
+        with self._database.reader.connect() as connection:
+            return list(connection.execute(query if order is None else query.order_by(table.c[order])))

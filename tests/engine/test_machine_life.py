@@ -1,6 +1,8 @@
-"""The machine: birth, ownership, ends. No database and no context, only rows."""
+"""The machine: birth, ownership, ends. No context, only rows: in memory and on both databases."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 from machine_kit import LEASE, Rows
@@ -31,8 +33,8 @@ from saisei_runtime.workflow.limits import LIFETIME_MS, RETENTION_MS
 
 
 @pytest.fixture
-def rows() -> Rows:
-    return Rows()
+def rows(new_rows: Callable[[], Rows]) -> Rows:
+    return new_rows()
 
 
 def test_create_queues_and_logs(rows: Rows) -> None:
@@ -135,7 +137,7 @@ def test_complete_with_and_without_output(rows: Rows) -> None:
     rows.now += LIFETIME_MS
     rows.expire()
     assert rows.instance == before
-    other = Rows().started()
+    other = rows.another().started()
     other.end(Completed(None))
     assert other.row.output is None and "output" not in other.event("workflow_completed")
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from machine_kit import LEASE, Rows
 
 from saisei_runtime.isolates.port import (
@@ -73,10 +81,11 @@ STEPS_AT_LEAST = 10_000
 class Machine(RuleBasedStateMachine):
     # Rules that were run, in all examples together.
     steps = 0
+    make_rows: Callable[[], Rows] = Rows
 
     @initialize()
     def create(self) -> None:
-        self.rows = Rows()
+        self.rows = self.make_rows()
         self.rows.create()
         self.model = Model()
         self.old_fences = [("incarnation", 0, "nobody")]
@@ -380,3 +389,12 @@ class TestMachine(Machine.TestCase):
         super().runTest()
         print("steps", Machine.steps)
         assert Machine.steps >= STEPS_AT_LEAST
+
+
+def test_the_tables_agree_too(new_rows: Callable[[], Rows]) -> None:
+    """W-004, W-005, W-010, W-064, W-087, W-095, W-104, W-118, W-122, Design 2: the same over the tables."""
+
+    class Stored(Machine):
+        make_rows = staticmethod(new_rows)
+
+    run_state_machine_as_test(Stored, settings=settings(max_examples=10, stateful_step_count=40, deadline=None))

@@ -1,6 +1,8 @@
-"""The machine: steps, retries, sleeps, waits, events."""
+"""The machine: steps, retries, sleeps, waits, events. Rows in memory and on both databases."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import rfc8785
@@ -28,8 +30,8 @@ from saisei_runtime.workflow.retries import delay_seconds
 
 
 @pytest.fixture
-def rows() -> Rows:
-    return Rows().started()
+def rows(new_rows: Callable[[], Rows]) -> Rows:
+    return new_rows().started()
 
 
 # --- do ---------------------------------------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ def test_a_handled_failure_may_complete(rows: Rows) -> None:
     rows.attempt_fails()
     rows.end(Completed(b"{}"))
     assert rows.status == "complete"
-    other = Rows().started()
+    other = rows.another().started()
     other.attempt_fails()
     other.end(Failed("step_failed"))
     assert other.failure == ("errored", "step_failed")
@@ -435,3 +437,26 @@ def test_a_wait_past_the_lifetime_is_legal(rows: Rows) -> None:
     assert rows.wait(timeout=31_536_000) == Park()
     rows.end(Parked())
     assert rows.row.due_at_ms == rows.row.created_at_ms + LIFETIME_MS
+
+
+def test_a_queued_event_is_stored_whole(rows: Rows) -> None:
+    """W-003, W-062, W-064: number of acceptance, type, payload or none, time, cost; taken in the order of numbers."""
+    rows.send("go", b'{"n":1}')
+    rows.now += 5
+    rows.send("ün😀", None)
+    rows.send("go", b"{}")
+    assert [(event.seq, event.type, event.payload, event.accepted_at_ms) for event in rows.queue] == [
+        (1, "go", b'{"n":1}', rows.now - 5),
+        (2, "ün😀", None, rows.now),
+        (3, "go", b"{}", rows.now),
+    ]
+    assert [event.cost for event in rows.queue] == [
+        len(rfc8785.dumps(event))
+        for event in ({"type": "go", "payload": {"n": 1}}, {"type": "ün😀"}, {"type": "go", "payload": {}})
+    ]
+    assert (rows.row.queued_count, rows.row.queued_bytes) == (3, sum(event.cost for event in rows.queue))
+    assert rows.wait("first") == Resolve(b'{"n":1}')
+    assert rows.wait("second") == Resolve(b"{}")
+    assert [event.seq for event in rows.queue] == [2]
+    rows.end(Completed(None))
+    assert rows.queue == [] and (rows.row.queued_count, rows.row.queued_bytes) == (0, 0)
