@@ -104,6 +104,14 @@ class OperationFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationWarning:
+    """What could not be established although nothing is known to be wrong (WD-10). Code and sentence, as above."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class InputRequired:
     """The names that a replenishment must give, all of them from the original request (H-114)."""
 
@@ -113,7 +121,7 @@ class InputRequired:
 
 @dataclass(frozen=True, slots=True)
 class OperationRecord:
-    """H-110 … H-114."""
+    """H-110 … H-114. `warnings` is this Host's own addition (H-013)."""
 
     id: str
     resource_uid: str
@@ -126,6 +134,7 @@ class OperationRecord:
     retain_until_ms: int
     error: OperationFailure | None = None
     input_required: InputRequired | None = None
+    warnings: tuple[OperationWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,8 @@ def operation_json(record: OperationRecord) -> JsonObject:
     if record.input_required is not None:
         names: list[JsonValue] = list(record.input_required.names)
         body["inputRequired"] = {"names": names, "reason": record.input_required.reason.value}
+    if record.warnings:
+        body["warnings"] = [{"code": warning.code, "message": warning.message} for warning in record.warnings]
     return body
 
 

@@ -36,7 +36,11 @@ from saisei_gateway.traffic import Exchange, authority_of
 
 log = logging.getLogger(__name__)
 
+CLOCK = "/test/v1/clock:advance"
 INSTANCES = "/apis/saisei/v1/workflows/{uid}/instances"
+
+
+_NO_CLOCK = "This Host runs by the machine's clock: only one that was started with --virtual-clock can be advanced."
 
 
 def _reads(handler: Handler) -> Endpoint:
@@ -94,7 +98,7 @@ def route_table(*, virtual_clock: bool) -> RouteTable:
         Route(INSTANCES + "/{id}", {"GET": _reads(workflows.get_instance)}),
     ]
     if virtual_clock:
-        routes.append(Route("/test/v1/clock:advance", {"POST": Endpoint(clock.advance)}))
+        routes.append(Route(CLOCK, {"POST": Endpoint(clock.advance)}))
     return RouteTable(routes)
 
 
@@ -140,7 +144,8 @@ class GatewayApp:
         area = found[0].area if found else Area.HOST_API
         try:
             if found is None:
-                raise SaiseiError("not_found", "There is no such path.")
+                is_clock = request.url.path == CLOCK
+                raise SaiseiError("not_found", _NO_CLOCK if is_clock else "There is no such path.")
             route, segments = found
             if route.capability is not None and not await self._advertised(route.capability):
                 return await _capability_unavailable(Call(self._gateway, request, segments, None))

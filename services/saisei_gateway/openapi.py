@@ -181,7 +181,10 @@ def _extension_paths() -> Schema:
         _query("filter", {"type": "string", "description": "Comma-separated event types; empty matches nothing"}),
     ]
     ended = _json("The instance has ended", _object({"id": _INSTANCE_ID, "status": _ref("InstanceStatus")}))
-    steps = _json("In order of first registration", _page(_ref("Step")))
+    queued = {"type": "array", "items": _object({"type": _STRING, "acceptedAt": _TIME}, ["type", "acceptedAt"])}
+    steps_page = _page(_ref("Step"))
+    steps_page["properties"]["queuedEvents"] = {**queued, "description": "On the last page: what no wait has taken"}
+    steps = _json("In order of first registration", steps_page)
     return {
         "/artifacts/v1/sha256/{digest}": {"put": upload},
         INSTANCES: {
@@ -283,6 +286,7 @@ def _schemas() -> Schema:
                 "retainUntil": _TIME,
                 "error": _ref("Failure"),
                 "inputRequired": {"type": "object"},
+                "warnings": {"type": "array", "items": _ref("Failure")},
             }
         ),
         "InstanceStatus": {"enum": ["queued", "running", "sleeping", "waiting", "complete", "errored", "terminated"]},

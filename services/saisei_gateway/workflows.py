@@ -15,7 +15,7 @@ from saisei_contract import strict_json
 from saisei_contract.errors import ERROR_KINDS, SaiseiError
 from saisei_contract.grammar import format_ms, is_instance_id, parse_page_limit
 from saisei_contract.instances import CreateInstanceInput, parse_batch_create, parse_create_instance, parse_send_event
-from saisei_contract.json_reader import JsonObject
+from saisei_contract.json_reader import JsonObject, JsonValue
 from saisei_contract.shapes import closed
 from saisei_contract.wire import bad_request
 from saisei_gateway.backends import CALL_SECONDS, TERMINATE_SECONDS, answer_of
@@ -118,10 +118,17 @@ async def terminate(call: Call) -> Response:
 
 
 async def list_steps(call: Call) -> Response:
+    """`{items, nextCursor, queuedEvents?}`: on the last page also the events that no wait has taken, if any."""
     query = read_query(call.request, ("cursor",))
     request = pb.ListStepsRequest(workflow_uid=call.identifier("uid"), id=instance_id(call), cursor=query.get("cursor"))
     page = await answer_of(call.backends.workflows.ListSteps(request, metadata=call.metadata, timeout=CALL_SECONDS))
-    return json_bytes(_page_json(b",".join(map(step_json, page.steps)), page))
+    body = _page_json(b",".join(map(step_json, page.steps)), page)
+    if page.queued_events:
+        queued: list[JsonValue] = [
+            {"type": event.type, "acceptedAt": format_ms(event.accepted_at_ms)} for event in page.queued_events
+        ]
+        body = body[:-1] + b',"queuedEvents":' + strict_json.dumps(queued).encode() + b"}"
+    return json_bytes(body)
 
 
 def _page_json(items: bytes, page: pb.ListInstancesResponse | pb.ListStepsResponse) -> bytes:

@@ -71,6 +71,7 @@ class FakeRuntime(admin_pb2_grpc.RuntimeAdminServiceServicer):
         self.contexts = 0
         self.invocations = 0
         self.mismatches: list[admin_pb2.ReplayMismatch] = []
+        self.doubts: list[admin_pb2.ReplayDoubt] = []
         self.fails: dict[str, SaiseiError] = {}
         self.holds: dict[str, asyncio.Event] = {}
         self.hosted: dict[str, assignments_pb2.Assignment] = {}
@@ -165,7 +166,7 @@ class FakeRuntime(admin_pb2_grpc.RuntimeAdminServiceServicer):
 
     async def CheckReplay(self, request: Any, context: Any) -> admin_pb2.CheckReplayResponse:  # noqa: N802
         await self._called("CheckReplay", request, context)
-        return admin_pb2.CheckReplayResponse(mismatches=self.mismatches)
+        return admin_pb2.CheckReplayResponse(mismatches=self.mismatches, doubts=self.doubts)
 
     async def Purge(self, request: Any, context: Any) -> admin_pb2.PurgeResponse:  # noqa: N802
         await self._called("Purge", request, context)

@@ -102,7 +102,7 @@ async def test_a_version_that_fails_fails_its_deployment(kit: Kit, client: Clien
 
 
 async def test_a_failed_switch_keeps_the_old_allocation(kit: Kit, client: Client, build: Builder) -> None:
-    """WD-06, WD-08, F-04, H-194: traffic stays on the old Versions, which stay undeletable, until a PUT succeeds."""
+    """WD-06, WD-08, DW-04, F-04, H-194: traffic stays on the old Versions, which are kept, until a PUT succeeds."""
     worker = await build.worker()
     old = await build.version(worker, ["fetch"], ["Flow"])
     uid = await build.deployment(worker, old)
@@ -314,6 +314,59 @@ async def test_a_known_contradiction_is_not_activated(kit: Kit, client: Client, 
     again = await client.settled(await client.update(uid, 2, deployment_spec(worker, one)))
     assert again.status == pb.OPERATION_STATUS_SUCCEEDED
     assert len(kit.runtime.called("CheckReplay")) == 2
+
+
+async def test_what_is_not_known_to_fit_is_told(kit: Kit, client: Client, build: Builder) -> None:
+    """WD-10, H-013: a replay that proves nothing fails nothing; the Operation says of whom nothing is known, and why.
+
+    It does so from the switch on, so that whoever makes the next attempt needs no new replay.
+    """
+    worker = await build.worker()
+    one, two = await build.version(worker, ["fetch"]), await build.version(worker, ["fetch"])
+    uid = await build.deployment(worker, one)
+
+    def doubt(reason: str, instances: int, named: int, new_step: str = "") -> admin_pb2.ReplayDoubt:
+        examples = [
+            admin_pb2.ReplayDoubtExample(
+                workflow_name="orders", instance_id=f"{reason}-{number}", step_name="grace", new_step=new_step
+            )
+            for number in range(named)
+        ]
+        return admin_pb2.ReplayDoubt(
+            reason=admin_pb2.ReplayDoubtReason.Value(f"REPLAY_DOUBT_REASON_{reason}"),
+            instances=instances,
+            examples=examples,
+        )
+
+    kit.runtime.doubts = [
+        doubt("NEW_STEP", 2, 2, "grace2"),
+        doubt("ENDED", 1, 1),
+        doubt("ASKED_OUTSIDE", 1, 1),
+        doubt("TIME", 30, 20),
+        doubt("NOT_RUN", 1, 1),
+        doubt("NOT_SAMPLED", 70_000, 20),
+        doubt("NOT_SAMPLED", 5, 0),
+    ]
+    kit.runtime.acknowledges = False
+    operation = await client.update(uid, 1, deployment_spec(worker, two))
+    await eventually(lambda: _has_warnings(client, operation.id))
+    kit.runtime.acknowledges = True
+    settled = await client.settled(operation)
+    assert (settled.status, settled.effect) == (pb.OPERATION_STATUS_SUCCEEDED, pb.EFFECT_COMPLETE)
+    assert {warning.code for warning in settled.warnings} == {"step_history_unconfirmed"}
+    renamed, ended, asked, time, lost, sample, nobody = [warning.message for warning in settled.warnings]
+    for said in ("2 parked instances go on", "'NEW_STEP-0'", "'NEW_STEP-1'", "'grace'", "'grace2'", "renamed"):
+        assert said in renamed
+    assert "1 parked instance goes on" in ended and "without the step 'grace'" in ended and "renamed" in ended
+    assert "fetch or a Binding" in asked and "renamed" not in asked
+    assert "ran out" in time and "'TIME-19' and 10 more." in time
+    assert "was lost" in lost
+    assert "70000 parked instances" in sample and "69980 more" in sample
+    assert "5 parked instances" in nobody and nobody.endswith("not replayed.")
+
+
+async def _has_warnings(client: Client, operation_id: str) -> bool:
+    return bool((await client.operation(operation_id)).warnings)
 
 
 async def test_a_replay_that_cannot_be_made_is_no_verdict(kit: Kit, client: Client, build: Builder) -> None:

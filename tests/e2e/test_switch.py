@@ -118,6 +118,40 @@ def test_code_that_replays_for_ever_holds_nothing_up(virtual: DevHost, app: App)
     """WD-10, W-154: a Version whose replay hangs says nothing, and is activated all the same."""
     app.deploy('await step.sleep("grace", 3600);')
     app.create("i", "sleeping")
-    app.deploy("for (;;) {}")
+    deployed = app.deploy("for (;;) {}")
     assert app.status("i") == "sleeping"
+    (warning,) = deployed.warnings
+    assert "'i'" in warning and "'grace'" in warning and "ran out" in warning
     virtual.client.terminate(app.uid, "i")
+
+
+def test_a_renamed_step_is_activated_with_a_warning(virtual: DevHost, app: App) -> None:
+    """WD-10: "can't tell" is never shown as compatible: Operation and command name the instances and both names.
+
+    A step in between looks the same to a replay, and is safe: so it is told and not refused.
+    """
+    app.deploy('await step.sleep("grace", 3600); return { by: "old" };')
+    app.create("order-1", "sleeping")
+    app.create("order-2", "sleeping")
+    renamed = app.deploy('await step.sleep("grace period", 60); return { by: "new" };')
+    (warning,) = renamed.warnings
+    for said in (
+        "2 parked instances",
+        "'order-1'",
+        "'order-2'",
+        "'grace'",
+        "'grace period'",
+        "step_definition_mismatch",
+    ):
+        assert said in warning
+    client = virtual.client
+    operation = client.operation(client.resource(renamed.deployment_uid)["lastOperation"])
+    assert operation["status"] == "succeeded"
+    assert operation["warnings"] == [{"code": "step_history_unconfirmed", "message": warning}]
+    # What has the step fits, and says nothing of it.
+    fits = app.deploy('await step.sleep("grace", 1); await step.do("new", () => ({})); return { by: "newer" };')
+    assert fits.warnings == []
+    client.advance_clock(3600)
+    for instance_id in ("order-1", "order-2"):
+        app.until(instance_id, "complete")
+        assert client.instance(app.uid, instance_id)["output"] == {"by": "newer"}

@@ -34,6 +34,7 @@ from saisei_runtime.isolates.port import (
     Park,
     Parked,
     ProofKind,
+    Recall,
     Reject,
     Resolve,
     RetryPolicy,
@@ -189,7 +190,11 @@ class Context:
         self._name = step.name
         known = self._history.get(step.name)
         if known is not None and known.state == "complete":
-            self._send(known.result)
+            if known.deferred:
+                self._calls += 1
+                self._listener.on_step(self.context_id, self._calls, Recall(step.name))
+            else:
+                self._send(known.result)
             return
         if known is not None and known.state == "errored":
             self._throw(StepError(known.error or ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 
@@ -15,7 +16,16 @@ from saisei_runtime.code import Binding, BindingKind, Module, WorkerCode
 from saisei_runtime.isolates.pool import IsolatePool, IsolateSettings
 from saisei_runtime.isolates.port import RetryPolicy
 from saisei_runtime.workflow.reads import Reads
-from saisei_runtime.workflow.replay_check import Findings, Mismatch, Replayable, ReplayCheck, disguised
+from saisei_runtime.workflow.replay_check import (
+    NAMED,
+    Doubt,
+    Findings,
+    Mismatch,
+    Replayable,
+    ReplayCheck,
+    Why,
+    disguised,
+)
 from saisei_service.database import Database
 
 PARKS = """
@@ -57,9 +67,10 @@ class Lab:
             while (await self.host.engine.counts("wf"))["sleeping"] < count:
                 await asyncio.sleep(0.01)
 
-    async def check(self, *bodies: str, seconds: float = 10.0) -> Findings:
+    async def check(self, *bodies: str, seconds: float = 300.0, each_seconds: float = 100.0) -> Findings:
+        """With time enough on any machine, unless a test is about the time."""
         self.codes.held = {f"v{number}": code(body, f"v{number}") for number, body in enumerate(bodies)}
-        return await self.replays.check(self.workflows, list(self.codes.held), seconds)
+        return await self.replays.check(self.workflows, list(self.codes.held), seconds, each_seconds)
 
 
 @pytest.fixture
@@ -115,30 +126,60 @@ async def test_another_method_for_the_step_that_an_instance_is_in(lab: Lab) -> N
             if called != begun
         ]
         assert sorted(found.mismatches, key=lambda one: one.version_uid) == mismatches
-        assert (found.fitting, found.unknown) == (1, 0)
+        assert (found.fitting, found.doubts) == (1, ())
         await lab.host.engine.terminate("wf", instance_id)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "",  # it comes to an end without the step
-        'await step.sleep("a new one", 1); await step.do("rest", () => {});',
-        'throw new Error("no");',
-        "await new Promise(() => {});",
-        "for (;;) {}",
-        # Whatever a Binding would have answered.
-        'try { await this.env.FLOWS.get("x"); } catch {} await step.do("rest", () => {});',
-        'await Promise.all([step.do("first", () => {}), step.sleep("rest", 1)]);',
-    ],
+UNKNOWN = (
+    ("", Why.ENDED),
+    ('await step.do("first", () => {}); return {};', Why.ENDED),
+    ('throw new Error("no");', Why.ENDED),
+    ("return 5;", Why.ENDED),
+    # Whatever a Binding, or the network, would have answered.
+    ('try { await this.env.FLOWS.get("x"); } catch {} await step.do("rest", () => {});', Why.ASKED_OUTSIDE),
+    ('try { await fetch("https://example.com/"); } catch {} await step.do("rest", () => {});', Why.ASKED_OUTSIDE),
+    ('fetch("https://example.com/").catch(() => {}); await step.sleep("rest", 5);', Why.ASKED_OUTSIDE),
+    ('await step.do("first", () => {}); await fetch("https://example.com/");', Why.ASKED_OUTSIDE),
+    ('await Promise.all([step.do("first", () => {}), step.sleep("rest", 1)]);', Why.ENDED),
+    ('await Promise.all([step.do("first", () => {}), step.do("rest", () => {})]);', Why.ENDED),
+    # A tenant's words are no verdict.
+    ("throw new Error('step \"rest\" is unfinished and was begun with x; now step.do uses its name');", Why.ENDED),
 )
-async def test_what_cannot_be_told_is_not_told(lab: Lab, body: str) -> None:
+
+
+async def test_what_cannot_be_told_is_not_told(lab: Lab) -> None:
     """WD-10: anything but the step that the instance is in, called with another method, is unknown, and not fitting."""
     lab.host.define(sleeps_after)
     await lab.host.engine.create("wf", "i", None)
     await lab.host.until("i", "sleeping")
-    found = await lab.check(body)
-    assert found == Findings((), 0, 1)
+    found = await lab.check(*(body for body, _ in UNKNOWN))
+    assert found == Findings((), 0, tuple(Doubt(why, "wf", "i", "rest") for _, why in UNKNOWN))
+    found = await lab.check("await new Promise(() => {});", "for (;;) {}", each_seconds=1)
+    assert found == Findings((), 0, (Doubt(Why.TIME, "wf", "i", "rest"),) * 2)
+
+
+async def test_a_renamed_step_is_told_by_both_names(lab: Lab) -> None:
+    """WD-10: the step that the instance is in has another name now: no proof, for a step in between looks the same."""
+    lab.host.define(sleeps_after)
+    await lab.host.engine.create("wf", "i", None)
+    await lab.host.until("i", "sleeping")
+    names = ["rest2", "\0-😀", '\\"']
+    calls = [
+        (call.format("PLACE").replace('"PLACE"', json.dumps(name)), name) for name in names for call in CALLS.values()
+    ]
+    found = await lab.check(*(PARKS + call for call, _ in calls))
+    assert found == Findings((), 0, tuple(Doubt(Why.NEW_STEP, "wf", "i", "rest", name) for _, name in calls))
+    assert len(found.unconfirmed()[Why.NEW_STEP]) == 1
+
+
+async def test_a_process_that_dies_proves_nothing(lab: Lab) -> None:
+    """WD-10: a replay that kills its process is told as one that was not made."""
+    lab.host.define(sleeps_after)
+    await lab.host.engine.create("wf", "i", None)
+    await lab.host.until("i", "sleeping")
+    found = await lab.check("const held = []; for (;;) held.push(new Array(1e6).fill(held.length));", each_seconds=60)
+    assert [doubt.why for doubt in found.doubts] in ([Why.NOT_RUN], [Why.TIME])
+    assert not found.mismatches and not found.fitting
 
 
 async def test_a_replay_leaves_nothing_behind(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
@@ -179,7 +220,15 @@ async def test_the_sample_is_bounded_and_varied(lab: Lab) -> None:
     await lab.parked(260)
     found = await lab.check('await step.do(event.instanceId === "i7" ? "rare" : "none", () => {});')
     assert [one.instance_id for one in found.mismatches] == ["i7"]
-    assert (found.fitting, found.unknown) == (0, 199)
+    assert (found.fitting, len(found.doubts)) == (0, 199)
+    assert {doubt.why for doubt in found.doubts} == {Why.NEW_STEP}
+    # Those that were not replayed are counted, and some of them named.
+    replayed = {one.instance_id for one in (*found.mismatches, *found.doubts)}
+    assert len(replayed) == 200 and found.not_sampled == 60
+    assert {doubt.why for doubt in found.named} == {Why.NOT_SAMPLED} and len(found.named) == NAMED
+    assert not replayed & {doubt.instance_id for doubt in found.named}
+    told = found.unconfirmed()
+    assert list(told) == [Why.NEW_STEP, Why.NOT_SAMPLED] and len(told[Why.NEW_STEP]) == 199
 
 
 async def test_time_is_bounded(lab: Lab) -> None:
@@ -189,7 +238,9 @@ async def test_time_is_bounded(lab: Lab) -> None:
     await lab.parked(30)
     began = time.monotonic()
     found = await lab.check("for (;;) {}", seconds=3)
-    assert found == Findings((), 0, 30)
+    assert not found.mismatches and not found.fitting
+    assert len({doubt.instance_id for doubt in found.doubts}) == 30
+    assert {doubt.why for doubt in found.doubts} == {Why.TIME}
     assert time.monotonic() - began < 30
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 
 import psycopg
@@ -258,3 +259,46 @@ async def test_run_that_does_nothing_completes_once(host: Host) -> None:
     expected = ["workflow_queued", "workflow_started", "workflow_running", "workflow_completed"]
     assert await host.types("i") == expected
     assert len(host.pool.started) == 1
+
+
+async def test_an_end_by_lifetime_is_logged(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    """W-012, W-016, Design 6: nobody's code ran when it ended, so the Host says it where the Worker's lines are."""
+
+    def program(event, step):
+        yield step.wait("never", "go", 31_536_000)
+
+    host.define(program)
+    await host.engine.create("wf", "i", None)
+    await host.until("i", "waiting")
+    host.clock.advance(31_536_000)
+    with caplog.at_level(logging.INFO, logger="saisei_runtime.worker"):
+        await host.until("i", "errored")
+        await host.engine.get("wf", "i")
+    (line,) = [record for record in caplog.records if "lifetime_exceeded" in record.getMessage()]
+    assert (line.levelno, line.worker, line.instance, line.workflow) == (logging.ERROR, "worker", "i", "wf")
+
+
+async def test_a_lost_context_is_logged(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    """W-107, S-14, Design 6: history and attempts know nothing of it, so the app's author finds it in the log."""
+    died = []
+
+    def program(event, step):
+        def effect() -> bytes | Hold:
+            died.append(1)
+            return Hold() if len(died) == 1 else b"{}"
+
+        yield step.do("a", effect, RetryPolicy(1))
+
+    host.define(program)
+    await host.engine.create("wf", "i", None)
+    await host.until("i", "running")
+    async with asyncio.timeout(30):
+        while not died:
+            await asyncio.sleep(0.005)
+    with caplog.at_level(logging.INFO, logger="saisei_runtime.worker"):
+        host.pool.kill_all("it used too much memory")
+        await host.until("i", "complete")
+    (line,) = [record for record in caplog.records if "was lost" in record.getMessage()]
+    assert (line.levelno, line.worker, line.instance) == (logging.WARNING, "worker", "i")
+    assert "it used too much memory" in line.getMessage()
+    assert (await host.types("i")).count("attempt_started") == 1

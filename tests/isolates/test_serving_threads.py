@@ -17,15 +17,20 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SOURCE = """
 let count = 0;
-export default { async fetch(request) {
+export default { async fetch(request, env, ctx) {
   const path = new URL(request.url).pathname;
   if (path === "/busy") for (;;) ;
   if (path === "/never") return new Promise(() => request.signal.addEventListener("abort", () => { aborted++; }));
   if (path === "/slow") await new Promise((resolve) => setTimeout(resolve, 20));
+  if (path === "/later") {
+    ctx.waitUntil(new Promise((resolve) => { release = resolve; }));
+    return new Response("answered");
+  }
+  if (path === "/release") { release(); return new Response("released"); }
   if (path === "/aborted") return new Response(String(aborted));
   return new Response(String(++count));
 } };
-let aborted = 0;
+let aborted = 0, release;
 """
 
 
@@ -89,6 +94,50 @@ async def test_threads_are_bounded(own_lab: Any) -> None:
     # It waited with one that was ended, or found the next one.
     assert isinstance(results[2], SaiseiError) or await text(results[2]) == "1"
     assert await text(await fetch(lab)) in ("1", "2")
+
+
+async def test_what_runs_of_a_version_is_counted_to_its_end(own_lab: Any) -> None:
+    """WV-13, WD-08, MW-25: a Version is in use until `waitUntil` is over too, and until a stop is proven."""
+    lab = own_lab(serving=ServingLimits(wait_until_within=600.0))
+    version = lab.code(SOURCE).version_uid
+    assert lab.pool.running("worker", version) == 0
+    assert await text(await fetch(lab, "/later")) == "answered"
+    # The answer is out, to its last byte; the Version is held all the same.
+    assert lab.pool.running("worker", version) == 1
+    assert lab.pool.running("worker", "another") == lab.pool.running("another", version) == 0
+    assert await text(await fetch(lab, "/release")) == "released"
+    await eventually(lambda: lab.pool.running("worker", version) == 0)
+    await fetch(lab, "/later")
+    assert lab.pool.running("worker", version) == 1
+    assert await lab.pool.drain("worker", version) == 1
+    assert lab.pool.running("worker", version) == 0
+
+
+async def test_an_unproven_stop_is_no_stop(own_lab: Any) -> None:
+    """WV-13, WD-09: what was ordered to end counts until it is joined, also when others have taken its place."""
+    lab = own_lab()
+    version = lab.code(SOURCE).version_uid
+    busy = await one_blocked_thread(lab)
+    (thread,) = threads_of(lab)._threads
+    thread._thread.killing = True
+    # Another thread, and with the next line another process, takes its place before anything is proven.
+    assert await text(await fetch(lab)) == "1"
+    assert lab.pool.running("worker", version) >= 1
+    isolate = lab.pool._isolates["worker"]
+    held, isolate.process._child = isolate.process._child, None
+    isolate.process.kill("test")
+    isolate.process._child = held
+    assert await text(await fetch(lab)) == "1"
+    assert lab.pool._isolates["worker"] is not isolate
+    assert lab.pool.running("worker", version) >= 1
+    stopping = asyncio.create_task(lab.pool.drain("worker"))
+    await eventually(lambda: "worker" in lab.pool._isolates)
+    assert not stopping.done()
+    held.kill()
+    assert await stopping >= 1
+    assert lab.pool.running("worker", version) == 0
+    with pytest.raises(SaiseiError, match="backend_unavailable"):
+        await busy
 
 
 async def test_waiting_invocations_share_a_thread(own_lab: Any) -> None:

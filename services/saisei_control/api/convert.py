@@ -70,6 +70,8 @@ def operation_message(record: OperationRecord) -> pb.Operation:
     if record.error is not None:
         message.error.code = record.error.code
         message.error.message = record.error.message
+    for warning in record.warnings:
+        message.warnings.add(code=warning.code, message=warning.message)
     return message
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from saisei_contract.records import (
     OperationFailure,
     OperationRecord,
     OperationStatus,
+    OperationWarning,
     Phase,
     ResourceRecord,
 )
@@ -149,6 +150,7 @@ def operation_of(row: Row) -> StoredOperation:
         _lease_until,
         attempts,
         _due_at,
+        warnings_json,
     ) = row
     record = OperationRecord(
         id=id_,
@@ -161,8 +163,19 @@ def operation_of(row: Row) -> StoredOperation:
         updated_at_ms=updated_at,
         retain_until_ms=retain_until,
         error=None if error_code is None else OperationFailure(error_code, error_message),
+        warnings=() if warnings_json is None else _warnings_of(warnings_json),
     )
     return StoredOperation(record, principal, attempts)
+
+
+def _warnings_of(text: str) -> tuple[OperationWarning, ...]:
+    return tuple(OperationWarning(code, message) for code, message in json.loads(text))
+
+
+def warnings_value(warnings: Iterable[OperationWarning]) -> str | None:
+    """What `operations.warnings_json` holds."""
+    pairs = [(warning.code, warning.message) for warning in warnings]
+    return json.dumps(pairs, ensure_ascii=False) if pairs else None
 
 
 def find_resource(connection: Connection, uid: str) -> StoredResource | None:

@@ -92,6 +92,8 @@ operations = Table(
     Column("lease_until", BigInteger),
     Column("attempts", BigInteger, nullable=False),
     Column("due_at", BigInteger, nullable=False),
+    # A list of [code, message], or NULL.
+    Column("warnings_json", Text),
 )
 Index("operations_resource", operations.c.resource_uid)
 # H-119: the hot query of the executor.

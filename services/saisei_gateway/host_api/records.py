@@ -14,6 +14,7 @@ from saisei_contract.records import (
     OperationFailure,
     OperationRecord,
     OperationStatus,
+    OperationWarning,
     Phase,
     ResourceRecord,
 )
@@ -82,6 +83,7 @@ def operation_record(message: pb.Operation) -> OperationRecord:
         input_required=InputRequired(tuple(needed.names), InputReason(needed.reason))
         if message.HasField("input_required")
         else None,
+        warnings=tuple(OperationWarning(warning.code, warning.message) for warning in message.warnings),
     )
 
 

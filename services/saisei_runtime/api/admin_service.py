@@ -17,11 +17,20 @@ from saisei_runtime.hosting.state import HostedFile, HostedState
 from saisei_runtime.hosting.use import VersionUse
 from saisei_runtime.isolates.port import ContextPool
 from saisei_runtime.workflow.engine import WorkflowEngine
-from saisei_runtime.workflow.replay_check import Replayable, ReplayCheck
+from saisei_runtime.workflow.replay_check import NAMED, Replayable, ReplayCheck, Why
 from saisei_service.clock import Clock, VirtualClock
 from saisei_service.credentials import require_service
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+_DOUBTS = {
+    Why.NEW_STEP: pb.REPLAY_DOUBT_REASON_NEW_STEP,
+    Why.ENDED: pb.REPLAY_DOUBT_REASON_ENDED,
+    Why.ASKED_OUTSIDE: pb.REPLAY_DOUBT_REASON_ASKED_OUTSIDE,
+    Why.TIME: pb.REPLAY_DOUBT_REASON_TIME,
+    Why.NOT_RUN: pb.REPLAY_DOUBT_REASON_NOT_RUN,
+    Why.NOT_SAMPLED: pb.REPLAY_DOUBT_REASON_NOT_SAMPLED,
+}
 
 
 class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
@@ -103,7 +112,23 @@ class RuntimeAdminServicer(rpc.RuntimeAdminServiceServicer):
                 for one in found.mismatches
             ],
             fitting=found.fitting,
-            unknown=found.unknown,
+            unknown=len(found.doubts),
+            doubts=[
+                pb.ReplayDoubt(
+                    reason=_DOUBTS[why],
+                    instances=found.not_sampled if why is Why.NOT_SAMPLED else len(doubts),
+                    examples=[
+                        pb.ReplayDoubtExample(
+                            workflow_name=names[one.workflow_uid],
+                            instance_id=one.instance_id,
+                            step_name=one.step_name,
+                            new_step=one.new_step,
+                        )
+                        for one in doubts[:NAMED]
+                    ],
+                )
+                for why, doubts in found.unconfirmed().items()
+            ],
         )
 
     async def Purge(self, request: pb.PurgeRequest, context: Context) -> pb.PurgeResponse:

@@ -28,8 +28,13 @@ class VersionUse:
         self._state = state
 
     def of(self, worker_uid: str, version_uid: str) -> Use:
-        """WV-13."""
-        return Use(self._engine.contexts_of(worker_uid, version_uid), self._serving.invocations_of(version_uid))
+        """WV-13. What a thread does after the response, for `waitUntil`, is under way too.
+
+        The pool counts contexts and invocations, most of which the other two know as well: the larger number counts.
+        """
+        contexts = self._engine.contexts_of(worker_uid, version_uid)
+        running = self._pool.running(worker_uid, version_uid) - contexts
+        return Use(contexts, max(running, self._serving.invocations_of(version_uid)))
 
     async def end(self, worker_uid: str, version_uid: str | None) -> int:
         """Ends everything of a Version, or of the whole Worker, and returns how much there was (WD-08, WD-09).

@@ -26,9 +26,11 @@ from saisei_runtime.isolates.port import (
     Park,
     Parked,
     ProofKind,
+    Recall,
     Reject,
     Resolve,
     SleepCalled,
+    StepCall,
     StepReply,
     Stop,
     Stopped,
@@ -38,6 +40,7 @@ from saisei_runtime.isolates.port import (
 from saisei_runtime.isolates.process import NodeThread
 from saisei_runtime.isolates.proof import prove
 from saisei_runtime.isolates.protocol import (
+    DEFERRED,
     Call,
     DoFailedFrame,
     DoStartedFrame,
@@ -45,6 +48,7 @@ from saisei_runtime.isolates.protocol import (
     Ended,
     FromThread,
     Log,
+    RecallFrame,
     Reply,
     Settled,
     SleepFrame,
@@ -69,7 +73,7 @@ def start_frame(start: WorkflowStart) -> tuple[Start, bytes]:
     body = [start.params or b""]
     history: list[StepHead] = []
     for step in start.history:
-        length = -1 if step.result is None else len(step.result)
+        length = len(step.result) if step.result is not None else DEFERRED if step.deferred else -1
         history.append(StepHead(step.name, step.kind, step.state, step.error or "", step.failed_attempts, length))
         body.append(step.result or b"")
     params_length = -1 if start.params is None else len(start.params)
@@ -178,13 +182,15 @@ class RunningContext:
                 self._step(frame.call, SleepCalled(frame.name, frame.seconds))
             case WaitFrame():
                 self._step(frame.call, WaitCalled(frame.name, frame.type, frame.timeout_seconds))
+            case RecallFrame():
+                self._step(frame.call, Recall(frame.name))
             case _:
                 if self._fetches is None:
                     self._fetches = EgressCalls(self._egress, self._thread.send, lambda _scope: self._services)
                 if not self._fetches.receive(frame, body):
                     self._thread.terminate()  # not a frame of this role: the thread is not trusted any more
 
-    def _step(self, call_id: int, call: DoStarted | DoSucceeded | DoFailed | SleepCalled | WaitCalled) -> None:
+    def _step(self, call_id: int, call: StepCall | Recall) -> None:
         if self._asked is None and self._outcome is None:
             self._listener.on_step(self.context_id, call_id, call)
 
@@ -195,7 +201,7 @@ class RunningContext:
         if frame.outcome == "completed":
             self._outcome = Completed(body if frame.has else None)
         else:
-            self._outcome = Failed(frame.reason, frame.message or None)
+            self._outcome = Failed(frame.reason, frame.message or None, frame.step, frame.called)
         self._decide()
         self._await_silence()
 
@@ -242,7 +248,7 @@ class RunningContext:
         outcome = self._outcome or self._asked or Lost(why or "the thread ended by itself")
         metrics.context_ended(outcome, kind, why or self._thread.why, took / 1000)
         self._on_end(reusable)
-        self._listener.on_ended(self.context_id, ContextEnd(outcome, proof))
+        self._listener.on_ended(self.context_id, ContextEnd(outcome, proof, fetched=self._fetches is not None))
         if self.finished is not None and not self.finished.done():
             self.finished.set_result(None)
 

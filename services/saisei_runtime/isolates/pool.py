@@ -125,6 +125,11 @@ class WorkerIsolate:
             self.serving[code.version_uid] = threads
         return threads
 
+    def running(self, version_uid: str) -> int:
+        contexts = sum(context.version_uid == version_uid for context in self.contexts.values())
+        threads = self.serving.get(version_uid)
+        return contexts + (0 if threads is None else threads.invocations)
+
     async def drain(self, version_uid: str | None) -> int:
         contexts = [c for c in self.contexts.values() if version_uid in (None, c.version_uid)]
         serving = [t for t in self.serving.values() if version_uid in (None, t.version_uid)]
@@ -174,6 +179,8 @@ class IsolatePool:
         silent_after = self._settings.egress_silent_after
         self._egress = Egress(EgressPolicy(allowed), silent_after) if self._settings.egress else None
         self._isolates: dict[str, WorkerIsolate] = {}
+        # What still holds a process, also after another has taken its place.
+        self._unreaped: set[WorkerIsolate] = set()
         self._starting: dict[str, asyncio.Task[WorkerIsolate]] = {}
         self._inspections = asyncio.Semaphore(_INSPECTIONS)
         self._ending: set[asyncio.Task[None]] = set()
@@ -217,8 +224,15 @@ class IsolatePool:
         async with self._inspections:
             return await inspect(self._settings, code)
 
+    def running(self, worker_uid: str, version_uid: str) -> int:
+        return sum(isolate.running(version_uid) for isolate in self._of(worker_uid))
+
+    def _of(self, worker_uid: str) -> list[WorkerIsolate]:
+        """The processes of a Worker, those included that are killed and not waited for yet."""
+        return [isolate for isolate in self._unreaped if isolate.process.name.partition("/")[0] == worker_uid]
+
     async def drain(self, worker_uid: str, version_uid: str | None = None) -> int:
-        mine = [isolate for key, isolate in self._isolates.items() if key.partition("/")[0] == worker_uid]
+        mine = self._of(worker_uid)
         return sum(await asyncio.gather(*(isolate.drain(version_uid) for isolate in mine)))
 
     async def close(self) -> None:
@@ -276,10 +290,15 @@ class IsolatePool:
             serving_limits=self._serving_limits,
         )
         self._isolates[worker_uid] = isolate
-        process.reaped.add_done_callback(lambda _status: self._forget(worker_uid, isolate))
+        self._unreaped.add(isolate)
+        process.reaped.add_done_callback(lambda _status: self._reaped(worker_uid, isolate))
         if self._timer is None:
             self._look_later()
         return isolate
+
+    def _reaped(self, worker_uid: str, isolate: WorkerIsolate) -> None:
+        self._unreaped.discard(isolate)
+        self._forget(worker_uid, isolate)
 
     def _forget(self, worker_uid: str, isolate: WorkerIsolate) -> None:
         if self._isolates.get(worker_uid) is isolate:

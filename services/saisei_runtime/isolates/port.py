@@ -26,7 +26,8 @@ class HistoryStep:
     `state` is "complete" (with `result`, canonical bytes or None), "errored" (with `error`: step_failed or
     wait_timeout; `result` of a step_failed is `{name, message}` of its last attempt's failure) or "open" (a registered
     step without an outcome; `kind` decides whether a call of that name is a mismatch, W-120).
-    `failed_attempts` of an open `do` step gives the number of the next attempt.
+    `failed_attempts` of an open `do` step gives the number of the next attempt. `deferred`: there is a result, too
+    large to be given at once; the context asks for it (`Recall`) if its code calls the name.
     """
 
     name: str
@@ -35,6 +36,7 @@ class HistoryStep:
     result: bytes | None = None
     error: str | None = None
     failed_attempts: int = 0
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,16 @@ class WaitCalled:
     timeout_seconds: int
 
 
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The code called a finished name whose result the context does not hold. Reply: Resolve, or Stop.
+
+    It changes nothing and needs no fence: what is finished never changes.
+    """
+
+    name: str
+
+
 StepCall = DoStarted | DoSucceeded | DoFailed | SleepCalled | WaitCalled
 
 
@@ -172,10 +184,16 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`run` ended otherwise, for one of the reasons of W-012 but lifetime_exceeded, which only the journal decides."""
+    """`run` ended otherwise, for one of the reasons of W-012 but lifetime_exceeded, which only the journal decides.
+
+    `step` and `called` (a kind) are the step call that ended it, when one did: an unfinished name called with another
+    method (step_definition_mismatch), or one name too many (step_limit_exceeded).
+    """
 
     reason: str
     message: str | None = None
+    step: str = ""
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +220,8 @@ ContextOutcome = Completed | Failed | Parked | Stopped | Lost
 class ContextEnd:
     outcome: ContextOutcome
     proof: StopProof
+    # Whether its code called `fetch`, with whatever success.
+    fetched: bool = False
 
 
 class ContextHandle(Protocol):
@@ -217,7 +237,7 @@ class ContextHandle(Protocol):
 
 
 class ContextListener(Protocol):
-    def on_step(self, context_id: str, call_id: int, call: StepCall) -> None:
+    def on_step(self, context_id: str, call_id: int, call: StepCall | Recall) -> None:
         """A step call; answered through `ContextHandle.reply` with the same `call_id` (0 for DoStarted: no reply)."""
         ...
 
@@ -354,6 +374,11 @@ class ContextPool(Protocol):
         ...
 
     async def inspect(self, code: WorkerCode) -> Inspection: ...
+
+    def running(self, worker_uid: str, version_uid: str) -> int:
+        """Contexts and invocations of a Version that are not proven to have stopped; an invocation counts until what it
+        gave to `waitUntil` is over too (WV-13, MW-25)."""
+        ...
 
     async def drain(self, worker_uid: str, version_uid: str | None = None) -> int:
         """Stops each context of a Worker (or of one Version) with proof; returns how many there were."""

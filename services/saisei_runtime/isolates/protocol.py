@@ -84,8 +84,11 @@ class Forget(Frame, tag="forget", frozen=True):
     version: str
 
 
+DEFERRED = -2
+
+
 class StepHead(msgspec.Struct, frozen=True):
-    """`result_length` is -1 for "no result"."""
+    """`result_length` is -1 for "no result", and DEFERRED for one that is asked for when it is needed."""
 
     name: str
     kind: str
@@ -266,12 +269,22 @@ class WaitFrame(Frame, tag="wait", frozen=True):
     timeout_seconds: int
 
 
+class RecallFrame(Frame, tag="recall", frozen=True):
+    call: int
+    name: str
+
+
 class Settled(Frame, tag="settled", frozen=True):
-    """The outcome of `run`: completed (body: output, when `has`) or failed. Sent the moment it is known."""
+    """The outcome of `run`: completed (body: output, when `has`) or failed. Sent the moment it is known.
+
+    `step` and `called` (do, sleep or wait) name the step call that decided a failure, if one did.
+    """
 
     outcome: str
     reason: str
     message: str
+    step: str
+    called: str
     has: bool
 
 
@@ -397,6 +410,7 @@ FromThread = (
     | DoFailedFrame
     | SleepFrame
     | WaitFrame
+    | RecallFrame
     | Settled
     | Ended
     | Call

@@ -285,6 +285,11 @@ class ServingThread:
         return not self._thread.gone and not self._thread.killing
 
     @property
+    def gone(self) -> bool:
+        """Nothing of it runs any more, and that is proven."""
+        return self._thread.gone
+
+    @property
     def version_uid(self) -> str:
         return self._code.version_uid
 

@@ -30,11 +30,13 @@ class ServingThreads:
         self._limits = limits
         self.version_uid = served.code.version_uid
         self._threads: list[ServingThread] = []
+        # Terminated, and not joined yet: nothing new goes there, but what is there may still run.
+        self._ending: list[ServingThread] = []
 
     @property
     def invocations(self) -> int:
-        """How many are under way."""
-        return sum(len(thread.invocations) for thread in self._threads)
+        """How many are under way, or not proven to have stopped."""
+        return sum(len(thread.invocations) for thread in (*self._threads, *self._ending))
 
     @property
     def size(self) -> int:
@@ -51,6 +53,7 @@ class ServingThreads:
 
     async def take(self) -> ServingThread:
         """A thread that will get to a new invocation at once. SaiseiError backend_unavailable: none can be had."""
+        self._ending = [thread for thread in (*self._ending, *self._threads) if not thread.usable and not thread.gone]
         self._threads = [thread for thread in self._threads if thread.usable]
         asked: list[ServingThread] = []
         for thread in self._threads:
@@ -98,4 +101,5 @@ class ServingThreads:
 
     async def stop(self) -> list[ProofKind]:
         """Terminates all threads; returns their proofs."""
-        return list(await asyncio.gather(*(thread.stop() for thread in self._threads)))
+        threads = (*self._threads, *self._ending)
+        return list(await asyncio.gather(*(thread.stop() for thread in threads)))

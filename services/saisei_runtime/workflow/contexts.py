@@ -20,8 +20,10 @@ from saisei_runtime.isolates.port import (
     ContextEnd,
     ContextHandle,
     ContextPool,
+    Lost,
     Park,
     ProofKind,
+    Recall,
     Reject,
     Resolve,
     StepCall,
@@ -96,6 +98,7 @@ class Contexts:
         self.runs = runs
         self._by_context: dict[str, Run] = {}
         self._starting: set[asyncio.Task[None]] = set()
+        self._recalls: set[asyncio.Task[None]] = set()
         # How many claims have come to a start, since the process began.
         self.begun = 0
         self._tick: asyncio.TimerHandle | None = None
@@ -146,6 +149,12 @@ class Contexts:
             "class": class_name,
             "instance": run.instance_id,
         }
+        log_worker_line(run.worker_uid, run.context_id, "warning", text, about)
+
+    def _tell_lost(self, run: Run, why: str) -> None:
+        """Neither the history nor `maxAttempts` knows of an attempt that ended with its process (W-107, S-14)."""
+        text = f"the instance's context was lost ({why}): what it was in is done again, under the same attempt number"
+        about = {"version": run.version_uid, "workflow": run.workflow_uid, "instance": run.instance_id}
         log_worker_line(run.worker_uid, run.context_id, "warning", text, about)
 
     async def _start(self, run: Run, instance: Instance, class_name: str) -> None:
@@ -204,11 +213,24 @@ class Contexts:
 
     # --- the listener ---
 
-    def on_step(self, context_id: str, call_id: int, call: StepCall) -> None:
+    def on_step(self, context_id: str, call_id: int, call: StepCall | Recall) -> None:
         run = self._by_context.get(context_id)
-        if run is not None:
+        if run is None:
+            return
+        if isinstance(call, Recall):
+            task = asyncio.get_running_loop().create_task(self._recall(run, call_id, call.name))
+            self._recalls.add(task)
+            task.add_done_callback(self._recalls.discard)
+        else:
             command = StepCalled(run.incarnation, run.epoch, run.owner, call)
             self._journal.submit(command, partial(self._answer, run, call_id))
+
+    async def _recall(self, run: Run, call_id: int, name: str) -> None:
+        """A large result of a finished step, out of the table: nothing is held for a context that may never ask."""
+        try:
+            self._answer(run, call_id, Resolve(await self._reads.result_of(run.incarnation, name)))
+        except SaiseiError as error:
+            self._answer(run, call_id, error)
 
     def on_ended(self, context_id: str, end: ContextEnd) -> None:
         run = self._by_context.get(context_id)
@@ -225,6 +247,8 @@ class Contexts:
             }
             # Before its end is committed, and so before anyone can see it (W-014).
             _log.log(level, "the instance's code has stopped", extra=about)
+        if isinstance(end.outcome, Lost):
+            self._tell_lost(run, end.outcome.why)
         self._forget(run)
         self._ended(run, end)
 

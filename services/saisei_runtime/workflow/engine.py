@@ -37,6 +37,7 @@ from saisei_runtime.workflow.reads import Reads, after_cursor, cursor_of
 from saisei_runtime.workflow.records import STATUSES, Instance
 from saisei_runtime.workflow.scheduler import Scheduler
 from saisei_runtime.workflow.subscriptions import EventRecord, Subscription, Subscriptions, Watch
+from saisei_runtime.workflow.verdicts import tell_verdicts
 from saisei_runtime.workflow.views import InstanceView, StepView, instance_view, step_view
 from saisei_runtime.workflow.workspace import Change
 from saisei_service.database import Database
@@ -176,6 +177,7 @@ class WorkflowEngine:
                     for future in self._endings.pop(change.after.incarnation, ()):
                         if not future.done():
                             future.set_result(change.after)
+        tell_verdicts(changes, self._allocations)
         self._scheduler.committed(changes)
 
     def _unplaced(self, changes: Sequence[Change]) -> Collection[str]:
@@ -276,17 +278,12 @@ class WorkflowEngine:
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= CURSOR_DIGITS):
             raise SaiseiError("invalid_request", "The cursor is not one that this list gave.")
         after = int(cursor) if cursor is not None else -1
-        views: StepViews = []
-        size = 0
-        for step in await self._reads.steps(instance.incarnation):
-            if step.seq <= after:
-                continue
-            size += len(step.result or b"")
-            if views and size > PAGE_BYTES:
-                return views, str(after)
-            views.append(step_view(step))
-            after = step.seq
-        return views, None
+        steps, more = await self._reads.steps(instance.incarnation, after, PAGE_BYTES)
+        return [step_view(step) for step in steps], str(steps[-1].seq) if more else None
+
+    async def queued_events(self, workflow_uid: str, instance_id: str) -> list_[tuple[str, int]]:
+        """Type and acceptance time in epoch ms of what no wait has taken yet. Fails with unknown_instance."""
+        return await self._reads.queued((await self._found(workflow_uid, instance_id)).incarnation)
 
     async def send_event(self, workflow_uid: str, instance_id: str, event_type: str, payload: bytes | None) -> None:
         """W-060 … W-066. Fails with unknown_instance, instance_terminal, event_queue_full, invalid_request."""

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.store import schema
-from saisei_runtime.store.text import stored
+from saisei_runtime.store.text import loaded, stored
 from saisei_runtime.workflow.records import PARKED, RUNNING, STATUSES, TERMINAL, Instance, LogEntry, Step
 from saisei_runtime.workflow.starts import Start, Starts
 from saisei_runtime.workflow.workspace import loaded_instance, loaded_step
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _instances = schema.instances.c
 _steps = schema.steps.c
+_queued = schema.queued_events.c
 _log = schema.event_log.c
 
 
@@ -104,10 +105,38 @@ class Reads:
         found = await self._read(lambda connection: {row[0]: int(row[1]) for row in connection.execute(query)})
         return {status: found.get(status, 0) for status in STATUSES}
 
-    async def steps(self, incarnation: str) -> list[Step]:
-        """In order of first registration."""
-        query = sa.select(schema.steps).where(_steps.incarnation == incarnation).order_by(_steps.seq)
-        return await self._read(lambda connection: [loaded_step(row) for row in connection.execute(query)])
+    async def steps(self, incarnation: str, after: int, limit_bytes: int) -> tuple[list[Step], bool]:
+        """In order of first registration, from the first `seq` above `after`: one, and further ones as long as the
+        results do not exceed `limit_bytes`; and whether there are more."""
+        mine = (_steps.incarnation == incarnation) & (_steps.seq > after)
+        sizes = sa.select(_steps.seq, sa.func.length(_steps.result)).where(mine).order_by(_steps.seq)
+
+        def _run(connection: Connection) -> tuple[list[Step], bool]:
+            last, size, more = after, 0, False
+            for seq, length in connection.execute(sizes).all():
+                size += length or 0
+                if last != after and size > limit_bytes:
+                    more = True
+                    break
+                last = seq
+            query = sa.select(schema.steps).where(mine, _steps.seq <= last).order_by(_steps.seq)
+            return [loaded_step(row) for row in connection.execute(query)], more
+
+        return await self._read(_run)
+
+    async def queued(self, incarnation: str) -> list[tuple[str, int]]:
+        """Type and acceptance time in epoch ms of each event that waits in the queue, the oldest first."""
+        query = sa.select(_queued.type, _queued.accepted_at_ms).where(_queued.incarnation == incarnation)
+        query = query.order_by(_queued.seq)
+        return await self._read(lambda connection: [(loaded(row[0]), row[1]) for row in connection.execute(query)])
+
+    async def result_of(self, incarnation: str, name: str) -> bytes | None:
+        """The result of a finished step; backend_unavailable also when the instance was purged meanwhile."""
+        query = sa.select(_steps.result).where(_steps.incarnation == incarnation, _steps.name == stored(name))
+        row = await self._read(lambda connection: connection.execute(query).fetchone())
+        if row is None:
+            raise SaiseiError("backend_unavailable", "The instance is no longer stored.")
+        return None if row[0] is None else bytes(row[0])
 
     async def start_of(self, instance: Instance) -> Start:
         """What a new context is given: params and the whole history."""

@@ -1,4 +1,7 @@
-"""What new contexts are given (W-081): params and the whole history, read for all that start at one moment together."""
+"""What new contexts are given (W-081): params and the whole history, read for all that start at one moment together.
+
+All 1,024 results of a history may be 1 MiB each: those that are not small stay where they are until the code asks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from sqlalchemy import Connection
 
 from saisei_runtime.isolates.port import HistoryStep
 from saisei_runtime.workflow.records import Instance, Step
-from saisei_runtime.workflow.statements import Cursor, statements
+from saisei_runtime.workflow.statements import DEFERRED, Cursor, statements
 from saisei_runtime.workflow.workspace import loaded_step
 
 Start: TypeAlias = tuple[bytes | None, list[HistoryStep]]
@@ -92,6 +95,8 @@ class Starts:
 
 
 def _history(step: Step) -> HistoryStep:
+    if step.result == DEFERRED:
+        return HistoryStep(step.name, step.kind, step.state, deferred=True)
     if step.finished:
         return HistoryStep(step.name, step.kind, step.state, step.result, step.error, step.failed_attempts)
     return HistoryStep(step.name, step.kind, "open", failed_attempts=step.failed_attempts)

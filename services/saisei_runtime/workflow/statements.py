@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.dialects import registry
 
 from saisei_runtime.store import schema
+from saisei_runtime.workflow.records import STEP_COMPLETE
 
 # The columns of an instance that no transition changes.
 IMMUTABLE: Final = 6
@@ -26,6 +27,10 @@ IMMUTABLE: Final = 6
 ADMISSION_LOCK: Final = 5278135
 ADMIT: Final = f"SELECT pg_advisory_xact_lock_shared({ADMISSION_LOCK})"
 CLOSE: Final = f"SELECT pg_advisory_xact_lock({ADMISSION_LOCK})"
+# A finished step's result of more bytes than this is given to a context when its code asks for it: a whole history is
+# then at most 32 MiB. DEFERRED stands in its place, for no document is empty.
+GIVEN_AT_ONCE: Final = 32_768
+DEFERRED: Final = b""
 _POSTGRESQL: Final = registry.load("postgresql")()
 # What may change while one owner keeps one lease.
 RUNNING_COLUMNS: Final = (
@@ -74,6 +79,7 @@ class Statements:
 
 def statements(postgresql: bool) -> Statements:
     mark = "%s" if postgresql else "?"
+    empty = "''::bytea" if postgresql else "x''"
 
     def columns(table: Table) -> str:
         return ", ".join(f"t.{column.name}" for column in table.columns)
@@ -123,7 +129,11 @@ def statements(postgresql: bool) -> Statements:
         instances_by_key=look_up(schema.instances, ("workflow_uid", "instance_id")),
         closed_workflows=look_up(schema.closed_workflows, ("workflow_uid",)),
         steps_by_name=look_up(schema.steps, ("incarnation", "name")),
-        steps_by_incarnation=look_up(schema.steps, ("incarnation",)),
+        steps_by_incarnation=look_up(schema.steps, ("incarnation",)).replace(
+            "t.result",
+            f"CASE WHEN t.state = '{STEP_COMPLETE}' AND length(t.result) > {GIVEN_AT_ONCE}"
+            f" THEN {empty} ELSE t.result END",
+        ),
         params_by_incarnation=look_up(schema.params, ("incarnation",)),
         oldest_event=(
             f"SELECT {columns(schema.queued_events)} FROM {schema.queued_events.name} t WHERE t.incarnation = {mark}"

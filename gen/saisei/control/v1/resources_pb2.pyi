@@ -194,6 +194,7 @@ class Operation(_message.Message):
     RETAIN_UNTIL_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     INPUT_REQUIRED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     resource_uid: _builtins.str
     action: Global___Action.ValueType
@@ -212,6 +213,12 @@ class Operation(_message.Message):
     def input_required(self) -> Global___InputRequired:
         """Present exactly when waiting_input (H-114)."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationWarning]:
+        """What the Host could not establish although nothing is known to be wrong, for example that parked instances fit the code of a
+        new allocation (WD-10). Never a reason why the Operation failed.
+        """
+
     def __init__(
         self,
         *,
@@ -226,10 +233,11 @@ class Operation(_message.Message):
         retain_until: _builtins.str = ...,
         error: Global___OperationError | None = ...,
         input_required: Global___InputRequired | None = ...,
+        warnings: _abc.Iterable[Global___OperationWarning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_input_required", b"_input_required", "error", b"error", "input_required", b"input_required"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_input_required", b"_input_required", "action", b"action", "created_at", b"created_at", "effect", b"effect", "error", b"error", "generation", b"generation", "id", b"id", "input_required", b"input_required", "resource_uid", b"resource_uid", "retain_until", b"retain_until", "status", b"status", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_input_required", b"_input_required", "action", b"action", "created_at", b"created_at", "effect", b"effect", "error", b"error", "generation", b"generation", "id", b"id", "input_required", b"input_required", "resource_uid", b"resource_uid", "retain_until", b"retain_until", "status", b"status", "updated_at", b"updated_at", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
@@ -265,6 +273,30 @@ class OperationError(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OperationError: _TypeAlias = OperationError  # noqa: Y015
+
+@_typing.final
+class OperationWarning(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """Stable snake_case."""
+    message: _builtins.str
+    """For people."""
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperationWarning: _TypeAlias = OperationWarning  # noqa: Y015
 
 @_typing.final
 class InputRequired(_message.Message):

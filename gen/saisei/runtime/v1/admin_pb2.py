@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsaisei/runtime/v1/admin.proto\x12\x11saisei.runtime.v1\"\x92\x01\n\x15InspectVersionRequest\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x12\n\nworker_uid\x18\x02 \x01(\t\x12\x12\n\nentrypoint\x18\x03 \x01(\t\x12*\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x1b.saisei.runtime.v1.CodeFile\x12\x10\n\x08handlers\x18\x05 \x03(\t\"<\n\x08\x43odeFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\x85\x01\n\x16InspectVersionResponse\x12\r\n\x05loads\x18\x01 \x01(\x08\x12\x10\n\x08handlers\x18\x02 \x03(\t\x12\x18\n\x10workflow_classes\x18\x03 \x03(\t\x12\x30\n\x08problems\x18\x04 \x03(\x0b\x32\x1e.saisei.runtime.v1.CodeProblem\"Z\n\x0b\x43odeProblem\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06module\x18\x03 \x01(\t\x12\x0c\n\x04line\x18\x04 \x01(\x05\x12\x0e\n\x06\x63olumn\x18\x05 \x01(\x05\"7\n\x0c\x44rainRequest\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x13\n\x0bversion_uid\x18\x02 \x01(\t\")\n\rDrainResponse\x12\x18\n\x10stopped_contexts\x18\x01 \x01(\x05\"@\n\x15ObserveVersionRequest\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x13\n\x0bversion_uid\x18\x02 \x01(\t\"?\n\x16ObserveVersionResponse\x12\x10\n\x08\x63ontexts\x18\x01 \x01(\x05\x12\x13\n\x0binvocations\x18\x02 \x01(\x05\">\n\x12\x43heckReplayRequest\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x14\n\x0cversion_uids\x18\x02 \x03(\t\"n\n\x13\x43heckReplayResponse\x12\x35\n\nmismatches\x18\x01 \x03(\x0b\x32!.saisei.runtime.v1.ReplayMismatch\x12\x0f\n\x07\x66itting\x18\x02 \x01(\x05\x12\x0f\n\x07unknown\x18\x03 \x01(\x05\"\xa3\x01\n\x0eReplayMismatch\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x14\n\x0cworkflow_uid\x18\x02 \x01(\t\x12\x15\n\rworkflow_name\x18\x03 \x01(\t\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x11\n\tstep_name\x18\x05 \x01(\t\x12\x12\n\nbegun_with\x18\x06 \x01(\t\x12\x13\n\x0b\x63\x61lled_with\x18\x07 \x01(\t\":\n\x0cPurgeRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\x14\n\x0coperation_id\x18\x02 \x01(\t\")\n\rPurgeResponse\x12\x18\n\x10purged_instances\x18\x01 \x01(\x03\"&\n\x0eObserveRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\"\xc4\x01\n\x0fObserveResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12O\n\x0finstance_counts\x18\x02 \x03(\x0b\x32\x36.saisei.runtime.v1.ObserveResponse.InstanceCountsEntry\x12\x1a\n\x12open_subscriptions\x18\x03 \x01(\x03\x1a\x35\n\x13InstanceCountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"&\n\x13\x41\x64vanceClockRequest\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\"7\n\x14\x41\x64vanceClockResponse\x12\x0e\n\x06now_ms\x18\x01 \x01(\x03\x12\x0f\n\x07started\x18\x02 \x01(\x03\x32\x8c\x05\n\x13RuntimeAdminService\x12\x65\n\x0eInspectVersion\x12(.saisei.runtime.v1.InspectVersionRequest\x1a).saisei.runtime.v1.InspectVersionResponse\x12J\n\x05\x44rain\x12\x1f.saisei.runtime.v1.DrainRequest\x1a .saisei.runtime.v1.DrainResponse\x12\x65\n\x0eObserveVersion\x12(.saisei.runtime.v1.ObserveVersionRequest\x1a).saisei.runtime.v1.ObserveVersionResponse\x12\\\n\x0b\x43heckReplay\x12%.saisei.runtime.v1.CheckReplayRequest\x1a&.saisei.runtime.v1.CheckReplayResponse\x12J\n\x05Purge\x12\x1f.saisei.runtime.v1.PurgeRequest\x1a .saisei.runtime.v1.PurgeResponse\x12P\n\x07Observe\x12!.saisei.runtime.v1.ObserveRequest\x1a\".saisei.runtime.v1.ObserveResponse\x12_\n\x0c\x41\x64vanceClock\x12&.saisei.runtime.v1.AdvanceClockRequest\x1a\'.saisei.runtime.v1.AdvanceClockResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsaisei/runtime/v1/admin.proto\x12\x11saisei.runtime.v1\"\x92\x01\n\x15InspectVersionRequest\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x12\n\nworker_uid\x18\x02 \x01(\t\x12\x12\n\nentrypoint\x18\x03 \x01(\t\x12*\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x1b.saisei.runtime.v1.CodeFile\x12\x10\n\x08handlers\x18\x05 \x03(\t\"<\n\x08\x43odeFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\x85\x01\n\x16InspectVersionResponse\x12\r\n\x05loads\x18\x01 \x01(\x08\x12\x10\n\x08handlers\x18\x02 \x03(\t\x12\x18\n\x10workflow_classes\x18\x03 \x03(\t\x12\x30\n\x08problems\x18\x04 \x03(\x0b\x32\x1e.saisei.runtime.v1.CodeProblem\"Z\n\x0b\x43odeProblem\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06module\x18\x03 \x01(\t\x12\x0c\n\x04line\x18\x04 \x01(\x05\x12\x0e\n\x06\x63olumn\x18\x05 \x01(\x05\"7\n\x0c\x44rainRequest\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x13\n\x0bversion_uid\x18\x02 \x01(\t\")\n\rDrainResponse\x12\x18\n\x10stopped_contexts\x18\x01 \x01(\x05\"@\n\x15ObserveVersionRequest\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x13\n\x0bversion_uid\x18\x02 \x01(\t\"?\n\x16ObserveVersionResponse\x12\x10\n\x08\x63ontexts\x18\x01 \x01(\x05\x12\x13\n\x0binvocations\x18\x02 \x01(\x05\">\n\x12\x43heckReplayRequest\x12\x12\n\nworker_uid\x18\x01 \x01(\t\x12\x14\n\x0cversion_uids\x18\x02 \x03(\t\"\x9e\x01\n\x13\x43heckReplayResponse\x12\x35\n\nmismatches\x18\x01 \x03(\x0b\x32!.saisei.runtime.v1.ReplayMismatch\x12\x0f\n\x07\x66itting\x18\x02 \x01(\x05\x12\x0f\n\x07unknown\x18\x03 \x01(\x05\x12.\n\x06\x64oubts\x18\x04 \x03(\x0b\x32\x1e.saisei.runtime.v1.ReplayDoubt\"\x8f\x01\n\x0bReplayDoubt\x12\x34\n\x06reason\x18\x01 \x01(\x0e\x32$.saisei.runtime.v1.ReplayDoubtReason\x12\x11\n\tinstances\x18\x02 \x01(\x03\x12\x37\n\x08\x65xamples\x18\x03 \x03(\x0b\x32%.saisei.runtime.v1.ReplayDoubtExample\"e\n\x12ReplayDoubtExample\x12\x15\n\rworkflow_name\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x11\n\tstep_name\x18\x03 \x01(\t\x12\x10\n\x08new_step\x18\x04 \x01(\t\"\xa3\x01\n\x0eReplayMismatch\x12\x13\n\x0bversion_uid\x18\x01 \x01(\t\x12\x14\n\x0cworkflow_uid\x18\x02 \x01(\t\x12\x15\n\rworkflow_name\x18\x03 \x01(\t\x12\x13\n\x0binstance_id\x18\x04 \x01(\t\x12\x11\n\tstep_name\x18\x05 \x01(\t\x12\x12\n\nbegun_with\x18\x06 \x01(\t\x12\x13\n\x0b\x63\x61lled_with\x18\x07 \x01(\t\":\n\x0cPurgeRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\x12\x14\n\x0coperation_id\x18\x02 \x01(\t\")\n\rPurgeResponse\x12\x18\n\x10purged_instances\x18\x01 \x01(\x03\"&\n\x0eObserveRequest\x12\x14\n\x0cworkflow_uid\x18\x01 \x01(\t\"\xc4\x01\n\x0fObserveResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12O\n\x0finstance_counts\x18\x02 \x03(\x0b\x32\x36.saisei.runtime.v1.ObserveResponse.InstanceCountsEntry\x12\x1a\n\x12open_subscriptions\x18\x03 \x01(\x03\x1a\x35\n\x13InstanceCountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"&\n\x13\x41\x64vanceClockRequest\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\"7\n\x14\x41\x64vanceClockResponse\x12\x0e\n\x06now_ms\x18\x01 \x01(\x03\x12\x0f\n\x07started\x18\x02 \x01(\x03*\x84\x02\n\x11ReplayDoubtReason\x12#\n\x1fREPLAY_DOUBT_REASON_UNSPECIFIED\x10\x00\x12 \n\x1cREPLAY_DOUBT_REASON_NEW_STEP\x10\x01\x12\x1d\n\x19REPLAY_DOUBT_REASON_ENDED\x10\x02\x12%\n!REPLAY_DOUBT_REASON_ASKED_OUTSIDE\x10\x03\x12\x1c\n\x18REPLAY_DOUBT_REASON_TIME\x10\x04\x12\x1f\n\x1bREPLAY_DOUBT_REASON_NOT_RUN\x10\x05\x12#\n\x1fREPLAY_DOUBT_REASON_NOT_SAMPLED\x10\x06\x32\x8c\x05\n\x13RuntimeAdminService\x12\x65\n\x0eInspectVersion\x12(.saisei.runtime.v1.InspectVersionRequest\x1a).saisei.runtime.v1.InspectVersionResponse\x12J\n\x05\x44rain\x12\x1f.saisei.runtime.v1.DrainRequest\x1a .saisei.runtime.v1.DrainResponse\x12\x65\n\x0eObserveVersion\x12(.saisei.runtime.v1.ObserveVersionRequest\x1a).saisei.runtime.v1.ObserveVersionResponse\x12\\\n\x0b\x43heckReplay\x12%.saisei.runtime.v1.CheckReplayRequest\x1a&.saisei.runtime.v1.CheckReplayResponse\x12J\n\x05Purge\x12\x1f.saisei.runtime.v1.PurgeRequest\x1a .saisei.runtime.v1.PurgeResponse\x12P\n\x07Observe\x12!.saisei.runtime.v1.ObserveRequest\x1a\".saisei.runtime.v1.ObserveResponse\x12_\n\x0c\x41\x64vanceClock\x12&.saisei.runtime.v1.AdvanceClockRequest\x1a\'.saisei.runtime.v1.AdvanceClockResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,6 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OBSERVERESPONSE_INSTANCECOUNTSENTRY']._loaded_options = None
   _globals['_OBSERVERESPONSE_INSTANCECOUNTSENTRY']._serialized_options = b'8\001'
+  _globals['_REPLAYDOUBTREASON']._serialized_start=1802
+  _globals['_REPLAYDOUBTREASON']._serialized_end=2062
   _globals['_INSPECTVERSIONREQUEST']._serialized_start=53
   _globals['_INSPECTVERSIONREQUEST']._serialized_end=199
   _globals['_CODEFILE']._serialized_start=201
@@ -51,24 +53,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OBSERVEVERSIONRESPONSE']._serialized_end=720
   _globals['_CHECKREPLAYREQUEST']._serialized_start=722
   _globals['_CHECKREPLAYREQUEST']._serialized_end=784
-  _globals['_CHECKREPLAYRESPONSE']._serialized_start=786
-  _globals['_CHECKREPLAYRESPONSE']._serialized_end=896
-  _globals['_REPLAYMISMATCH']._serialized_start=899
-  _globals['_REPLAYMISMATCH']._serialized_end=1062
-  _globals['_PURGEREQUEST']._serialized_start=1064
-  _globals['_PURGEREQUEST']._serialized_end=1122
-  _globals['_PURGERESPONSE']._serialized_start=1124
-  _globals['_PURGERESPONSE']._serialized_end=1165
-  _globals['_OBSERVEREQUEST']._serialized_start=1167
-  _globals['_OBSERVEREQUEST']._serialized_end=1205
-  _globals['_OBSERVERESPONSE']._serialized_start=1208
-  _globals['_OBSERVERESPONSE']._serialized_end=1404
-  _globals['_OBSERVERESPONSE_INSTANCECOUNTSENTRY']._serialized_start=1351
-  _globals['_OBSERVERESPONSE_INSTANCECOUNTSENTRY']._serialized_end=1404
-  _globals['_ADVANCECLOCKREQUEST']._serialized_start=1406
-  _globals['_ADVANCECLOCKREQUEST']._serialized_end=1444
-  _globals['_ADVANCECLOCKRESPONSE']._serialized_start=1446
-  _globals['_ADVANCECLOCKRESPONSE']._serialized_end=1501
-  _globals['_RUNTIMEADMINSERVICE']._serialized_start=1504
-  _globals['_RUNTIMEADMINSERVICE']._serialized_end=2156
+  _globals['_CHECKREPLAYRESPONSE']._serialized_start=787
+  _globals['_CHECKREPLAYRESPONSE']._serialized_end=945
+  _globals['_REPLAYDOUBT']._serialized_start=948
+  _globals['_REPLAYDOUBT']._serialized_end=1091
+  _globals['_REPLAYDOUBTEXAMPLE']._serialized_start=1093
+  _globals['_REPLAYDOUBTEXAMPLE']._serialized_end=1194
+  _globals['_REPLAYMISMATCH']._serialized_start=1197
+  _globals['_REPLAYMISMATCH']._serialized_end=1360
+  _globals['_PURGEREQUEST']._serialized_start=1362
+  _globals['_PURGEREQUEST']._serialized_end=1420
+  _globals['_PURGERESPONSE']._serialized_start=1422
+  _globals['_PURGERESPONSE']._serialized_end=1463
+  _globals['_OBSERVEREQUEST']._serialized_start=1465
+  _globals['_OBSERVEREQUEST']._serialized_end=1503
+  _globals['_OBSERVERESPONSE']._serialized_start=1506
+  _globals['_OBSERVERESPONSE']._serialized_end=1702
+  _globals['_OBSERVERESPONSE_INSTANCECOUNTSENTRY']._serialized_start=1649
+  _globals['_OBSERVERESPONSE_INSTANCECOUNTSENTRY']._serialized_end=1702
+  _globals['_ADVANCECLOCKREQUEST']._serialized_start=1704
+  _globals['_ADVANCECLOCKREQUEST']._serialized_end=1742
+  _globals['_ADVANCECLOCKRESPONSE']._serialized_start=1744
+  _globals['_ADVANCECLOCKRESPONSE']._serialized_end=1799
+  _globals['_RUNTIMEADMINSERVICE']._serialized_start=2065
+  _globals['_RUNTIMEADMINSERVICE']._serialized_end=2717
 # @@protoc_insertion_point(module_scope)

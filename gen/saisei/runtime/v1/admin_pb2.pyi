@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,43 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ReplayDoubtReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReplayDoubtReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplayDoubtReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPLAY_DOUBT_REASON_UNSPECIFIED: _ReplayDoubtReason.ValueType  # 0
+    REPLAY_DOUBT_REASON_NEW_STEP: _ReplayDoubtReason.ValueType  # 1
+    """The code calls a step that the history does not have, before the one that the instance is in."""
+    REPLAY_DOUBT_REASON_ENDED: _ReplayDoubtReason.ValueType  # 2
+    """`run` came to an end, or failed, without that step."""
+    REPLAY_DOUBT_REASON_ASKED_OUTSIDE: _ReplayDoubtReason.ValueType  # 3
+    """What the code does depends on a `fetch` or a Binding, which replays do not have."""
+    REPLAY_DOUBT_REASON_TIME: _ReplayDoubtReason.ValueType  # 4
+    """It did not get there in time, or its turn did not come."""
+    REPLAY_DOUBT_REASON_NOT_RUN: _ReplayDoubtReason.ValueType  # 5
+    """The context could not be started, or its process was lost."""
+    REPLAY_DOUBT_REASON_NOT_SAMPLED: _ReplayDoubtReason.ValueType  # 6
+    """There are more parked instances than are replayed."""
+
+class ReplayDoubtReason(_ReplayDoubtReason, metaclass=_ReplayDoubtReasonEnumTypeWrapper): ...
+
+REPLAY_DOUBT_REASON_UNSPECIFIED: ReplayDoubtReason.ValueType  # 0
+REPLAY_DOUBT_REASON_NEW_STEP: ReplayDoubtReason.ValueType  # 1
+"""The code calls a step that the history does not have, before the one that the instance is in."""
+REPLAY_DOUBT_REASON_ENDED: ReplayDoubtReason.ValueType  # 2
+"""`run` came to an end, or failed, without that step."""
+REPLAY_DOUBT_REASON_ASKED_OUTSIDE: ReplayDoubtReason.ValueType  # 3
+"""What the code does depends on a `fetch` or a Binding, which replays do not have."""
+REPLAY_DOUBT_REASON_TIME: ReplayDoubtReason.ValueType  # 4
+"""It did not get there in time, or its turn did not come."""
+REPLAY_DOUBT_REASON_NOT_RUN: ReplayDoubtReason.ValueType  # 5
+"""The context could not be started, or its process was lost."""
+REPLAY_DOUBT_REASON_NOT_SAMPLED: ReplayDoubtReason.ValueType  # 6
+"""There are more parked instances than are replayed."""
+Global___ReplayDoubtReason: _TypeAlias = ReplayDoubtReason  # noqa: Y015
 
 @_typing.final
 class InspectVersionRequest(_message.Message):
@@ -273,6 +311,7 @@ class CheckReplayResponse(_message.Message):
     MISMATCHES_FIELD_NUMBER: _builtins.int
     FITTING_FIELD_NUMBER: _builtins.int
     UNKNOWN_FIELD_NUMBER: _builtins.int
+    DOUBTS_FIELD_NUMBER: _builtins.int
     fitting: _builtins.int
     """Replays that came back to the step that the instance is in, with the method that began it."""
     unknown: _builtins.int
@@ -281,20 +320,84 @@ class CheckReplayResponse(_message.Message):
     def mismatches(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayMismatch]:
         """Histories that the Version definitely contradicts: it calls the step that an instance is in with another method."""
 
+    @_builtins.property
+    def doubts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayDoubt]:
+        """Parked instances of which nothing is known, those that were not replayed included: one entry for each reason."""
+
     def __init__(
         self,
         *,
         mismatches: _abc.Iterable[Global___ReplayMismatch] | None = ...,
         fitting: _builtins.int = ...,
         unknown: _builtins.int = ...,
+        doubts: _abc.Iterable[Global___ReplayDoubt] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fitting", b"fitting", "mismatches", b"mismatches", "unknown", b"unknown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doubts", b"doubts", "fitting", b"fitting", "mismatches", b"mismatches", "unknown", b"unknown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CheckReplayResponse: _TypeAlias = CheckReplayResponse  # noqa: Y015
+
+@_typing.final
+class ReplayDoubt(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    EXAMPLES_FIELD_NUMBER: _builtins.int
+    reason: Global___ReplayDoubtReason.ValueType
+    instances: _builtins.int
+    """How many instances, each counted once."""
+    @_builtins.property
+    def examples(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplayDoubtExample]:
+        """At most 20 of them."""
+
+    def __init__(
+        self,
+        *,
+        reason: Global___ReplayDoubtReason.ValueType = ...,
+        instances: _builtins.int = ...,
+        examples: _abc.Iterable[Global___ReplayDoubtExample] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["examples", b"examples", "instances", b"instances", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayDoubt: _TypeAlias = ReplayDoubt  # noqa: Y015
+
+@_typing.final
+class ReplayDoubtExample(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_NAME_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    STEP_NAME_FIELD_NUMBER: _builtins.int
+    NEW_STEP_FIELD_NUMBER: _builtins.int
+    workflow_name: _builtins.str
+    instance_id: _builtins.str
+    step_name: _builtins.str
+    """The step that the instance is in."""
+    new_step: _builtins.str
+    """For NEW_STEP: the name that the code called instead. Else empty."""
+    def __init__(
+        self,
+        *,
+        workflow_name: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+        step_name: _builtins.str = ...,
+        new_step: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "new_step", b"new_step", "step_name", b"step_name", "workflow_name", b"workflow_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplayDoubtExample: _TypeAlias = ReplayDoubtExample  # noqa: Y015
 
 @_typing.final
 class ReplayMismatch(_message.Message):

@@ -367,25 +367,53 @@ class ListStepsResponse(_message.Message):
 
     STEPS_FIELD_NUMBER: _builtins.int
     NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    QUEUED_EVENTS_FIELD_NUMBER: _builtins.int
     next_cursor: _builtins.str
     """Absent ends the walk."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Step]: ...
+    @_builtins.property
+    def queued_events(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueuedEvent]:
+        """On the last page: accepted events that no wait has taken, the oldest first, at most 1,024 (W-062)."""
+
     def __init__(
         self,
         *,
         steps: _abc.Iterable[Global___Step] | None = ...,
         next_cursor: _builtins.str | None = ...,
+        queued_events: _abc.Iterable[Global___QueuedEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_cursor", b"_next_cursor", "next_cursor", b"next_cursor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_cursor", b"_next_cursor", "next_cursor", b"next_cursor", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_cursor", b"_next_cursor", "next_cursor", b"next_cursor", "queued_events", b"queued_events", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_cursor: _TypeAlias = _typing.Literal["next_cursor"]  # noqa: Y015
     _WhichOneofArgType__next_cursor: _TypeAlias = _typing.Literal["_next_cursor", b"_next_cursor"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_cursor) -> _WhichOneofReturnType__next_cursor | None: ...
 
 Global___ListStepsResponse: _TypeAlias = ListStepsResponse  # noqa: Y015
+
+@_typing.final
+class QueuedEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    ACCEPTED_AT_MS_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    accepted_at_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        accepted_at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at_ms", b"accepted_at_ms", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueuedEvent: _TypeAlias = QueuedEvent  # noqa: Y015
 
 @_typing.final
 class Step(_message.Message):

@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from saisei.control.v1 import assignments_pb2
-from saisei.runtime.v1 import admin_pb2
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms.worker_deployment import FORM, WorkerDeploymentSpec
-from saisei_control.operations.effects import module_worker
+from saisei_contract.records import OperationWarning
+from saisei_control.operations.effects import module_worker, replay_words
 from saisei_control.operations.outcome import Again, Done, Failed, Outcome
 from saisei_control.operations.work import Work
 from saisei_control.resources import allocation
 from saisei_control.resources.allocation import Fit, Requirement
-from saisei_control.store.rows import dump, exact_spec, update_resource
-
-# Instances that a refusal names.
-NAMED_INSTANCES = 20
+from saisei_control.store.rows import dump, exact_spec, update_operation, update_resource, warnings_value
 
 
 class WorkerDeploymentEffect:
@@ -30,10 +27,10 @@ class WorkerDeploymentEffect:
             return Again("dependency_pending", "a weighted WorkerVersion is not verified yet", dispatched=False)
         if verified.conflict is not None:
             return Failed("dependency_conflict", f"Not activated: {verified.conflict}.")
-        unfit = await _contradictions(work, spec)
-        if unfit is not None:
-            return unfit
-        activated = await work.host.store.write(lambda connection: _activate(connection, work, spec))
+        replayed = await _replayed(work, spec)
+        if isinstance(replayed, Failed | Again):
+            return replayed
+        activated = await work.host.store.write(lambda connection: _activate(connection, work, spec, replayed))
         if isinstance(activated, Failed):
             return activated
         waiting = await work.until_effective(activated)
@@ -65,33 +62,19 @@ class WorkerDeploymentEffect:
         return Done()
 
 
-async def _contradictions(work: Work, spec: WorkerDeploymentSpec) -> Outcome | None:
-    """WD-10: what is known not to fit a recorded history is not activated. Nothing found proves nothing."""
+async def _replayed(work: Work, spec: WorkerDeploymentSpec) -> Failed | Again | Sequence[OperationWarning]:
+    """WD-10: what is known not to fit a recorded history is not activated; of what is not known to fit, it is told."""
     selected = {item["uid"] for item in work.resource.facts.get("active", [])}
     coming = [item.version_uid for item in spec.versions if item.version_uid not in selected]
     if not coming:
-        return None
+        return ()
     try:
         found = await work.host.fleet.check_replay(spec.worker_uid, coming, work.attempt)
     except SaiseiError as error:
         return Again("backend_unavailable", error.detail or error.kind.title, dispatched=False)
-    if not found.mismatches:
-        return None
-    return Failed("step_history_incompatible", _told(found.mismatches))
-
-
-def _told(mismatches: Sequence[admin_pb2.ReplayMismatch]) -> str:
-    """One history in full, and which other instances are in the same position."""
-    first = mismatches[0]
-    ids = list(dict.fromkeys(one.instance_id for one in mismatches))
-    others = ", ".join(repr(one) for one in ids[1:NAMED_INSTANCES])
-    more = f" and {len(ids) - NAMED_INSTANCES} more" if len(ids) > NAMED_INSTANCES else ""
-    also = f" The same holds for {others}{more}." if others else ""
-    return (
-        f"Not activated: the instance {first.instance_id!r} of the DurableWorkflow {first.workflow_name} is in the "
-        f"step {first.step_name!r}, which began with {first.begun_with}; the WorkerVersion {first.version_uid} calls "
-        f"it with {first.called_with}.{also} Keep the step as it was, or let these instances end first."
-    )
+    if found.mismatches:
+        return Failed(replay_words.INCOMPATIBLE, replay_words.incompatible(found.mismatches))
+    return replay_words.unconfirmed(found.doubts)
 
 
 def _decided(connection: Connection, spec: WorkerDeploymentSpec) -> Fit | None:
@@ -104,8 +87,13 @@ def _fit(connection: Connection, spec: WorkerDeploymentSpec) -> Fit:
     return allocation.fit(connection, [item.version_uid for item in spec.versions], requirement)
 
 
-def _activate(connection: Connection, work: Work, spec: WorkerDeploymentSpec) -> int | Failed:
-    """Checks once more and switches in one transaction: an attachment accepted meanwhile is seen here (WD-06)."""
+def _activate(
+    connection: Connection, work: Work, spec: WorkerDeploymentSpec, warnings: Sequence[OperationWarning]
+) -> int | Failed:
+    """Checks once more and switches in one transaction: an attachment accepted meanwhile is seen here (WD-06).
+
+    The warnings are written with the switch: a later attempt sees the Versions selected, and replays nothing again.
+    """
     found = _fit(connection, spec)
     if not found.holds:
         return Failed(
@@ -119,6 +107,8 @@ def _activate(connection: Connection, work: Work, spec: WorkerDeploymentSpec) ->
     )
     revision = work.publish_in(connection, assignments_pb2.Assignment(deployment=body))
     update_resource(connection, work.resource.uid, {"facts_json": dump(_active(spec))})
+    if warnings:
+        update_operation(connection, work.operation.id, {"warnings_json": warnings_value(warnings)})
     module_worker.refresh(connection, spec.worker_uid, work.host.clock.now_ms())
     return revision
 

@@ -42,6 +42,8 @@ const MAX_TEXT = 256;
 const MAX_CAUSE = 4_096;
 const MAX_DELAY = 43_200;
 const MAX_SECONDS = 31_536_000;
+/** How many UTF-16 units of results one context holds: 1,024 results of 1 MiB are more than its heap. The rest is asked for. */
+const MAX_HELD = 16_777_216;
 
 /** Unicode scalars of a well-formed string: a surrogate pair counts once. */
 function scalars(/** @type {string} */ text) {
@@ -174,6 +176,8 @@ class Entry {
     this.failedAttempts = 0;
     /** Canonical text of the result; null is "none". @type {string | null} */
     this.result = null;
+    /** There is a result, and this context does not hold it. */
+    this.deferred = false;
     /** The code of the recorded failure. */
     this.error = "";
     /** Of the last attempt, when a `do` failed: "TypeError: …". */
@@ -203,7 +207,8 @@ const refuse = (/** @type {string} */ why) => new SafePromise((_, reject) => rej
 export class Steps {
   /**
    * @param {(header: string, body?: string | null) => void} send
-   * @param {(reason: string, message: string) => void} fatal ends the context, uncatchably, with that reason
+   * @param {(reason: string, message: string, name?: string, kind?: string) => void} fatal ends the context, uncatchably, with
+   *   that reason; `name` and `kind` are those of the call that did it, unless it only came too early
    * @param {(line: string) => void} log a line about a failed attempt
    */
   constructor(send, fatal, log) {
@@ -218,6 +223,8 @@ export class Steps {
     /** @type {Call | null} */
     this.active = null;
     this.lastId = 0;
+    /** UTF-16 units of the results that the entries hold. */
+    this.held = 0;
     this.over = false;
     /** Host Errors of this context by identity (W-131). @type {WeakMap<object, string>} */
     this.genuine = new SafeWeakMap();
@@ -226,16 +233,25 @@ export class Steps {
   }
 
   /** One journaled step, given before the code starts. */
-  remember(/** @type {any} */ step, /** @type {string | null} */ result) {
+  remember(/** @type {any} */ step, /** @type {string | null} */ result, /** @type {boolean} */ deferred) {
     const entry = new Entry(step.name, step.kind, step.state);
     entry.failedAttempts = step.failed_attempts;
     entry.error = step.error ?? "";
     // The result of a failed step is what its last attempt failed with.
-    if (step.state !== "errored") entry.result = result;
+    if (step.state !== "errored") this.#keep(entry, result, deferred);
     else if (result !== null) entry.cause = causeOf(JSONParse(result));
     MapSet(this.entries, step.name, entry);
     this.count++;
     if (step.state === "open") this.open++;
+  }
+
+  /** Holds the result of a finished step, if there is room for it. */
+  #keep(/** @type {Entry} */ entry, /** @type {string | null} */ result, deferred = false) {
+    const length = result === null ? 0 : result.length;
+    entry.deferred = deferred || this.held + length > MAX_HELD;
+    if (entry.deferred) return;
+    entry.result = result;
+    this.held += length;
   }
 
   /** True when a settlement now would leave a step unsettled (W-120, W-122). */
@@ -315,6 +331,8 @@ export class Steps {
       return this.#end(
         "step_definition_mismatch",
         `step ${quote(name)} is unfinished and was begun with ${METHODS[entry.kind]}; now ${METHODS[kind]} uses its name`,
+        name,
+        kind,
       );
     }
     const fault = check();
@@ -323,7 +341,10 @@ export class Steps {
     if (this.active !== null) return this.#overlap(name);
     if (fault !== "") return refuse(fault);
     if (entry === undefined) {
-      if (this.count >= MAX_STEPS) return this.#end("step_limit_exceeded", `step ${quote(name)} would be the 1,025th: an instance has at most 1,024 steps`);
+      if (this.count >= MAX_STEPS) {
+        const message = `step ${quote(name)} would be the 1,025th: an instance has at most 1,024 steps`;
+        return this.#end("step_limit_exceeded", message, name, kind);
+      }
       entry = new Entry(name, kind, "open");
       MapSet(this.entries, name, entry);
       this.count++;
@@ -336,8 +357,8 @@ export class Steps {
     });
   }
 
-  #end(/** @type {string} */ reason, /** @type {string} */ message) {
-    this.fatal(reason, message);
+  #end(/** @type {string} */ reason, /** @type {string} */ message, name = "", kind = "") {
+    this.fatal(reason, message, name, kind);
     return never();
   }
 
@@ -356,6 +377,10 @@ export class Steps {
     return new SafePromise((resolve, reject) => {
       const call = new Call(++this.lastId, entry, resolve, reject);
       this.active = call;
+      if (entry.deferred && kind !== "sleep") {
+        this.send(`{"t":"recall","call":${call.id},"name":${quote(entry.name)}}`);
+        return;
+      }
       PromiseThen(settled, () => {
         if (this.over || this.active !== call) return;
         this.active = null;
@@ -410,6 +435,11 @@ export class Steps {
     if (this.over || call === null || call.id !== id) return;
     const { entry } = call;
     this.active = null;
+    if (entry.state !== "open") {
+      // A result that was asked for again: it is given on, and not held.
+      resolveWith(call.resolve, result === null ? undefined : decodeDocument(result));
+      return;
+    }
     this.open--;
     if (code !== "") {
       entry.state = "errored";
@@ -418,7 +448,7 @@ export class Steps {
       return;
     }
     entry.state = "complete";
-    entry.result = result;
+    this.#keep(entry, result);
     resolveWith(call.resolve, result === null ? undefined : decodeDocument(result));
   }
 

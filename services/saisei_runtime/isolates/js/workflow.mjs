@@ -25,6 +25,8 @@ const now = performance.now.bind(performance);
 /** How long native work that the context started may take to end before the thread is given up, in ms. */
 const SETTLE_MS = 20;
 const HEAP_CHECK_EVERY = 32;
+/** The `result_length` of a result that is asked for when it is needed. */
+const DEFERRED = -2;
 
 export class WorkflowRole {
   /**
@@ -64,7 +66,7 @@ export class WorkflowRole {
 
   /** The host itself failed: the run fails rather than meet the same end again and again. */
   giveUp() {
-    this.run?.settle("failed", "run_threw", "the code changed builtin objects in a way that the Host cannot work with", null);
+    this.run?.refuse("the code changed builtin objects in a way that the Host cannot work with");
   }
 
   /** Errors that reached nobody: told to the log; the context itself goes on. */
@@ -93,7 +95,8 @@ class Run {
     this.send = send;
     const log = (/** @type {string} */ level) => (/** @type {string} */ line) => role.console.line(level, [line]);
     this.log = log("error");
-    const fatal = (/** @type {string} */ reason, /** @type {string} */ message) => this.settle("failed", reason, message, null);
+    const fatal = (/** @type {string} */ reason, /** @type {string} */ message, name = "", kind = "") =>
+      this.settle("failed", reason, message, null, name, kind);
     this.steps = new Steps(send, fatal, log("warning"));
     this.environment = new Environment(this.code, header.context, send, role.egress);
     let at = /** @type {number} */ (header.params_length);
@@ -102,7 +105,7 @@ class Run {
     for (let i = 0; i < header.history.length; i++) {
       const step = header.history[i];
       const length = /** @type {number} */ (step.result_length);
-      this.steps.remember(step, length < 0 ? null : body.text(at, length));
+      this.steps.remember(step, length < 0 ? null : body.text(at, length), length === DEFERRED);
       if (length > 0) at += length;
     }
   }
@@ -127,13 +130,13 @@ class Run {
     try {
       const found = ReflectGetOwnPropertyDescriptor(main.namespace, this.className);
       if (found === undefined || typeof found.value !== "function") {
-        this.settle("failed", "run_threw", `the main module exports no class ${this.className}`, null);
+        this.refuse(`the main module exports no class ${this.className}`);
         return;
       }
       const instance = ReflectConstruct(found.value, [this.environment.build()]);
       const { run } = instance;
       if (typeof run !== "function") {
-        this.settle("failed", "run_threw", `${this.className} has no method run`, null);
+        this.refuse(`${this.className} has no method run`);
         return;
       }
       const event =
@@ -156,7 +159,7 @@ class Run {
     if (this.steps.unsettled()) return this.settle("failed", "step_definition_mismatch", this.steps.unsettledMessage(), null);
     const text = value === undefined ? null : encodeDocument(value);
     if (text instanceof DocumentFault) {
-      return this.settle("failed", "run_threw", `run returned no document: ${text.message}`, null);
+      return this.refuse(`run returned no document: ${text.message}`);
     }
     return this.settle("completed", "", "", text);
   }
@@ -177,6 +180,13 @@ class Run {
     return this.settle("failed", "run_threw", ownMessage(error), null);
   }
 
+  /** The run fails for a reason that the code has not thrown: its author finds it in the log like any other. */
+  refuse(/** @type {string} */ message) {
+    if (this.over) return;
+    this.settle("failed", "run_threw", message, null);
+    this.log(`run failed: ${message}`);
+  }
+
   reply(/** @type {any} */ header, /** @type {import("./frames.mjs").Body} */ body) {
     if (this.over) return;
     switch (header.kind) {
@@ -191,16 +201,22 @@ class Run {
     }
   }
 
-  /** The outcome is decided. It is sent before anything else can run, so a busy loop afterwards cannot hold it back. */
+  /**
+   * The outcome is decided. It is sent before anything else can run, so a busy loop afterwards cannot hold it back.
+   * `step` and `called` are the name and the kind of the step call that decided it.
+   */
   settle(
     /** @type {"completed" | "failed"} */ outcome,
     /** @type {string} */ reason,
     /** @type {string} */ message,
     /** @type {string | null} */ output,
+    step = "",
+    called = "",
   ) {
     if (this.over) return;
     this.send(
-      `{"t":"settled","outcome":"${outcome}","reason":"${reason}","message":${quote(shorten(message))},"has":${output !== null}}`,
+      `{"t":"settled","outcome":"${outcome}","reason":"${reason}","message":${quote(shorten(message))},` +
+        `"step":${quote(step)},"called":"${called}","has":${output !== null}}`,
       output,
     );
     this.#finish();
