@@ -51,9 +51,9 @@ class HostError(CommandFailure):
     def __init__(self, status: int, problem: Json) -> None:
         self.status = status
         self.problem = problem
-        self.code = str(problem.get("code", "internal_error"))
+        code = str(problem.get("code", "internal_error"))
         detail = problem.get("detail") or problem.get("title") or "no further details"
-        super().__init__(f"{self.code} ({status}): {detail}", _hint(self.code, str(detail)))
+        super().__init__(f"{code} ({status}): {detail}", _hint(code, str(detail)), code)
 
 
 class HostUnreachable(CommandFailure):
@@ -215,7 +215,15 @@ class HostClient:
 
     def steps(self, workflow_uid: str, instance_id: str) -> list[Json]:
         """The whole step journal, page by page."""
-        return list(self._pages(self._instance_url(workflow_uid, instance_id) + "/steps", {}))
+        return self.journal(workflow_uid, instance_id)[0]
+
+    def journal(self, workflow_uid: str, instance_id: str) -> tuple[list[Json], list[Json]]:
+        """The steps, and the events that no wait has taken: `{type, acceptedAt}` each, the oldest first."""
+        steps: list[Json] = []
+        page: Json = {}
+        for page in self._whole_pages(self._instance_url(workflow_uid, instance_id) + "/steps", {}):
+            steps += page["items"]
+        return steps, page.get("queuedEvents", [])
 
     def send_event(self, workflow_uid: str, instance_id: str, event_type: str, payload: Json | None = None) -> None:
         """Not repeated by itself: two calls are two events (W-029)."""
@@ -328,12 +336,16 @@ class HostClient:
         return self._json(method, url, headers=headers, json=body, repeatable=True)
 
     def _pages(self, url: str, filters: dict[str, str]) -> Iterator[Json]:
+        for page in self._whole_pages(url, filters):
+            yield from page["items"]
+
+    def _whole_pages(self, url: str, filters: dict[str, str]) -> Iterator[Json]:
         cursor: str | None = None
         while True:
             page = self._json(
                 "GET", url, params=filters | ({"cursor": cursor} if cursor is not None else {}), repeatable=True
             )
-            yield from page["items"]
+            yield page
             cursor = page.get("nextCursor")
             if cursor is None:
                 return

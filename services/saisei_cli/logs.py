@@ -13,7 +13,8 @@ import typer
 
 from saisei_cli.client import HostClient
 from saisei_cli.connection import DEFAULT_DATA_DIR, connect_to
-from saisei_cli.console import out
+from saisei_cli.console import err, out
+from saisei_cli.deploy.apply import DURABLE_WORKFLOW, MODULE_WORKER
 from saisei_cli.failures import CommandFailure
 
 WORKER_LOGGER = "saisei_runtime.worker"
@@ -39,6 +40,10 @@ def logs(
         )
     names = _names(data_dir)
     wanted = None if worker is None else {worker, *(uid for uid, name in names.items() if name == worker)}
+    # What was deleted, and classes, are known by their lines alone.
+    unknown = wanted is not None and not wanted & {*names}
+    if unknown and follow:
+        err.print(f"no Worker or workflow is called {worker!r} now; waiting for its lines", style="dim")
     for line in _lines(file, follow):
         try:
             entry: Any = json.loads(line)
@@ -48,12 +53,18 @@ def logs(
             continue
         if wanted is not None and not wanted & {entry.get("worker"), entry.get("workflow"), entry.get("class")}:
             continue
+        unknown = False
         if instance is not None and entry.get("instance", entry.get("instance_id")) != instance:
             continue
         if as_json:
             print(line, flush=True)
         else:
             out.print(describe(entry, names), markup=False)
+    if unknown:
+        raise CommandFailure(
+            f"no Worker or workflow is called {worker!r}, and no line is of one",
+            f"there are: {', '.join(sorted(set(names.values())))}" if names else "",
+        )
 
 
 def describe(entry: dict[str, Any], names: dict[str, str]) -> str:
@@ -70,7 +81,8 @@ def _names(data_dir: Path | None) -> dict[str, str]:
     """Names by UID, as far as a Host answers; its log can be read without one."""
     try:
         with HostClient(connect_to(data_dir), patience_seconds=_NAMING_PATIENCE_SECONDS) as client:
-            return {resource["uid"]: resource["name"] for resource in client.resources()}
+            found = [resource for form in (MODULE_WORKER, DURABLE_WORKFLOW) for resource in client.resources(form=form)]
+            return {resource["uid"]: resource["name"] for resource in found}
     except CommandFailure:
         return {}
 

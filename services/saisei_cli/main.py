@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from saisei_cli import audit, logs, operations, resources, tokens, workflows
-from saisei_cli.console import err
+from saisei_cli.console import err, print_json
 from saisei_cli.deploy.command import deploy
 from saisei_cli.deploy.destroy import destroy
 from saisei_cli.dev.command import dev
@@ -94,6 +94,8 @@ def main() -> None:
         _refuse_unreadable(sys.argv[1:])
         app()
     except CommandFailure as failure:
+        if "--json" in sys.argv[1:]:
+            print_json(failure.as_json())
         _fail(failure.message, failure.hint)
     except BrokenPipeError:
         # The reader of a pipe went away, for example `| head`; there is nobody left to tell.

@@ -22,13 +22,14 @@ def create(
     ],
     expires_in: Annotated[int | None, typer.Option(min=1, help="Seconds until it expires; default: never.")] = None,
     data_dir: Folder = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a token and print it as the last line. It can't be shown again."""
     from saisei_cli.access import SpaceGrant  # noqa: PLC0415 - see open_operator
 
     grants = tuple(SpaceGrant.parse(text) for text in space)
     with open_access(data_dir) as access:
-        print(access.create_token(principal, grants, expires_in))
+        _print_token(access.create_token(principal, grants, expires_in), as_json)
 
 
 @app.command()
@@ -37,10 +38,18 @@ def rotate(
     overlap: Annotated[int, typer.Option(min=0, help="Seconds that the old token stays valid.")] = 0,
     expires_in: Annotated[int | None, typer.Option(min=1, help="Seconds until the new one expires.")] = None,
     data_dir: Folder = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a new token of the same principal and rights, print it as the last line, and end the old one."""
     with open_access(data_dir) as access:
-        print(access.rotate_token(token_id, overlap, expires_in))
+        _print_token(access.rotate_token(token_id, overlap, expires_in), as_json)
+
+
+def _print_token(token: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"token": token})
+    else:
+        print(token)
 
 
 @app.command("list")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,13 +14,14 @@ from rich.markup import escape
 from saisei_cli.client import HostClient, HostError, Json, StreamLost
 from saisei_cli.console import AsJson, DataDir, err, open_client, out, parse_document, print_json, print_rows
 from saisei_cli.deploy.apply import DURABLE_WORKFLOW
+from saisei_cli.deploy.project import PROJECT_FILE, read_project_file
 from saisei_cli.failures import CommandFailure
 
 app = typer.Typer(no_args_is_help=True, help="Create, watch and steer instances of workflows.")
 
 Workflow = Annotated[str, typer.Argument(help="The workflow's UID or Resource name.")]
 InstanceId = Annotated[str, typer.Argument(metavar="ID", help="The instance's id.")]
-Space = Annotated[str | None, typer.Option("--space", help="Space of the workflow, when its name is used in several.")]
+Space = Annotated[str | None, typer.Option("--space", help="Space of the workflow; default: of ./saisei.toml, or any.")]
 
 # How long `tail` waits for a Host that was restarted.
 TAIL_PATIENCE_SECONDS = 300.0
@@ -35,9 +38,21 @@ STATUS_COLOURS = {
 
 
 def find_workflow(client: HostClient, workflow: str, space: str | None) -> str:
-    """The UID behind a UID or a name; CommandFailure when there is none, or several."""
+    """The UID behind a UID or a name; CommandFailure when there is none, or several.
+
+    In an app's folder, a name that its saisei.toml has means the one of that file's Space.
+    """
     filters = {"form": DURABLE_WORKFLOW} | ({"space": space} if space else {})
     found = [resource for resource in client.resources(**filters) if workflow in (resource["uid"], resource["name"])]
+    here = None if space else space_here(workflow)
+    if here is not None and found and all(resource["uid"] != workflow for resource in found):
+        elsewhere = ", ".join(sorted(resource["space"] for resource in found))
+        found = [resource for resource in found if resource["space"] == here]
+        if not found:
+            raise CommandFailure(
+                f"there is no workflow {workflow!r} in the Space {here!r}, which the saisei.toml in this folder names",
+                f"deploy it, or name another Space with --space: {elsewhere}",
+            )
     if not found:
         raise CommandFailure(
             f"there is no workflow {workflow!r}", f"{client.connection.command('resources list')} shows what there is"
@@ -46,6 +61,17 @@ def find_workflow(client: HostClient, workflow: str, space: str | None) -> str:
         spaces = ", ".join(sorted(resource["space"] for resource in found))
         raise CommandFailure(f"several Spaces have a workflow {workflow!r}: {spaces}", "name one with --space")
     return str(found[0]["uid"])
+
+
+def space_here(workflow: str) -> str | None:
+    """The Space of the app in the current folder, if it has a workflow of that name."""
+    if not Path(PROJECT_FILE).is_file():
+        return None
+    try:
+        file = read_project_file(Path())
+    except CommandFailure:
+        return None  # that is for `deploy` to say
+    return file.space if workflow in [entry.name for entry in file.workflows] else None
 
 
 @app.command()
@@ -93,13 +119,14 @@ def list_(
 def show(
     workflow: Workflow, instance_id: InstanceId, space: Space = None, data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Show one instance: its status, output or error, its steps, what failed in them and what they wait for."""
+    """Show one instance: status, output or error, steps, what failed in them, what they wait for, and queued events."""
     with open_client(data_dir) as client:
         uid = find_workflow(client, workflow, space)
-        instance, steps = client.instance(uid, instance_id), client.steps(uid, instance_id)
+        instance = client.instance(uid, instance_id)
+        steps, queued = client.journal(uid, instance_id)
         add_causes(client, uid, instance_id, steps)
     if as_json:
-        print_json(instance | {"steps": steps})
+        print_json(instance | {"steps": steps, "queuedEvents": queued})
         return
     out.print(f"{escape(instance['id'])}  {_status(instance)}  {escape(_result(instance))}")
     rows = [
@@ -107,6 +134,9 @@ def show(
         for step in steps
     ]
     print_rows(("step", "kind", "state", "failed attempts", "about"), rows)
+    for kind, count in Counter(event["type"] for event in queued).items():
+        # What was sent before its wait, or with a type that no wait names.
+        out.print(f"queued: {count} event{'s' * (count > 1)} of the type {escape(_text(kind))}, taken by no wait yet")
 
 
 @app.command()

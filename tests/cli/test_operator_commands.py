@@ -54,6 +54,12 @@ def test_a_token_from_its_making_to_its_end(host: DevHost) -> None:
     with client_of(host, second) as client:
         # The gateway may remember for 2 s that it was good.
         eventually(lambda: _is_refused(client))
+    made = json.loads(said(host, "token", "create", "--principal", "cat", "--space", "one:read", "--json"))
+    (cat,) = json.loads(said(host, "token", "list", "--principal", "cat", "--json"))
+    rotated = json.loads(said(host, "token", "rotate", cat["id"], "--json"))
+    assert set(made) == set(rotated) == {"token"} and made != rotated
+    with client_of(host, rotated["token"]) as client:
+        assert list(client.resources(space="one")) == []
     again = run(host, "token", "rotate", listed["id"])
     assert again.returncode == 1
     assert "saisei token list" in again.stderr

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.support.dev_host import DevHost, eventually
 
+from saisei_cli.client import HostError
+
 SOURCE = """
 export class Pay {
   async run(event, step) {
@@ -38,15 +40,20 @@ class App:
         (folder / "main.mjs").write_text(SOURCE)
         self.write("Pay")
 
-    def write(self, class_name: str, more: str = "", workflow: str = "") -> None:
+    def write(
+        self, class_name: str, more: str = "", workflow: str = "", space: str = "first", binding: str = ""
+    ) -> None:
+        """With one workflow, or without any for the class ""."""
         workflow = workflow or f"{self.name}-pay"
-        head = f'space = "first"\nname = "{self.name}"\nmain = "main.mjs"\n{more}\n'
-        text = f'{head}[[workflows]]\nname = "{workflow}"\nclass = "{class_name}"\n'
+        text = f'space = "{space}"\nname = "{self.name}"\nmain = "main.mjs"\n{more}\n'
+        if class_name:
+            text += f'[[workflows]]\nname = "{workflow}"\nclass = "{class_name}"\n'
+            text += f'binding = "{binding}"\n' if binding else ""
         (self.folder / "saisei.toml").write_text(text)
 
-    def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, status: int = 0, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "saisei_cli", *arguments, "--data-dir", str(self.host.data_dir)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, cwd=folder)
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -146,7 +153,12 @@ def test_destroy_leaves_nothing_of_the_app(app: App) -> None:
     """WD-12, DW-07: everything of the app goes, in the order that works, after a yes; then there is nothing."""
     app.run("deploy", str(app.folder))
     app.run("workflows", "create", app.workflow, "--id", "one")
-    assert "say --yes" in app.run("destroy", str(app.folder), status=1).stderr
+    eventually(lambda: _waiting(app, "one"), within_seconds=30)
+    app.run("workflows", "create", app.workflow, "--id", "two")
+    app.run("workflows", "terminate", app.workflow, "two")
+    asked = app.run("destroy", str(app.folder), status=1).stderr
+    assert "say --yes" in asked and "1 live instance would end" in asked
+    assert "with 1 live instance (1 waiting) and 1 that has ended" in asked
     app.run("destroy", str(app.folder), "--yes")
     assert not [each["name"] for each in app.host.client.resources(space="first") if each["name"].startswith(app.name)]
     assert "nothing of" in app.run("destroy", str(app.folder), "--yes").stderr
@@ -169,3 +181,125 @@ def test_a_tail_outlives_a_restart_of_the_gateway(app: App, host: DevHost) -> No
     ids += [json.loads(line)["eventId"] for line in tail.stdout]
     assert tail.wait(timeout=60) == 0
     assert ids == list(range(1, len(ids) + 1))
+
+
+def test_an_end_that_the_host_decided_is_logged(app: App) -> None:
+    """W-012, W-121, Design 6: `logs` has a line also of an instance whose code has thrown nothing."""
+    (app.folder / "main.mjs").write_text(
+        """export class Pay { async run(event, step) {
+          if (event.params?.how === "number") return 5;
+          step.do("a", () => new Promise(() => {}));
+          await step.sleep("b", 1);
+        } }
+        export default {};
+        """
+    )
+    app.run("deploy", str(app.folder))
+    for instance_id, how, said in (
+        ("two-steps", "{}", "the instance ended as errored with step_definition_mismatch: step"),
+        ("a-number", '{"how": "number"}', "run failed: run returned no document"),
+    ):
+        app.run("workflows", "create", app.workflow, "--id", instance_id, "--params", how)
+        app.run("workflows", "tail", app.workflow, instance_id)
+        lines = app.run("logs", "--worker", app.name, "--instance", instance_id).stdout.splitlines()
+        (line,) = [line for line in lines if said in line]
+        assert f"{app.name}/{app.workflow}/{instance_id}" in line and " error " in line
+
+
+def test_a_space_that_is_mistyped(app: App) -> None:
+    """H-071, Design 6: a second app of one name is said to be one; commands in an app's folder mean the app's Space."""
+    app.run("deploy", str(app.folder))
+    app.write("Pay", space="frist")
+    said = app.run("deploy", str(app.folder)).stderr
+    assert "new in the Space 'frist'" in said and "there is one of that name in first" in said
+    assert f"saisei destroy {app.folder}" in said
+    assert "Space" not in app.run("deploy", str(app.folder)).stderr
+    app.run("workflows", "create", app.workflow, "--id", "here", folder=app.folder)
+    (found,) = json.loads(app.run("workflows", "list", app.workflow, "--json", folder=app.folder).stdout)
+    assert found["id"] == "here"
+    assert "several Spaces" in app.run("workflows", "list", app.workflow, status=1).stderr
+    assert json.loads(app.run("workflows", "list", app.workflow, "--json", "--space", "first").stdout) == []
+    app.run("destroy", str(app.folder), "--yes")
+    refused = app.run("workflows", "list", app.workflow, status=1, folder=app.folder).stderr
+    assert f"no workflow '{app.workflow}' in the Space 'frist'" in refused and "--space: first" in refused
+    assert app.run("workflows", "list", app.workflow).stdout
+
+
+def test_events_that_no_wait_has_taken_are_shown(app: App) -> None:
+    """W-060, W-064, Design 6: `show` counts queued events by type: one of a mistyped type waits for ever."""
+    app.run("deploy", str(app.folder))
+    app.run("workflows", "create", app.workflow, "--id", "one")
+    eventually(lambda: _waiting(app, "one"), within_seconds=30)
+    for kind in ("aproval", "aproval", "ünïcode \u2028"):
+        app.run("workflows", "send-event", app.workflow, "one", kind)
+    shown = app.run("workflows", "show", app.workflow, "one").stdout
+    assert "queued: 2 events of the type aproval, taken by no wait yet" in shown
+    queued = json.loads(app.run("workflows", "show", app.workflow, "one", "--json").stdout)["queuedEvents"]
+    assert [event["type"] for event in queued] == ["aproval", "aproval", "ünïcode \u2028"]
+    assert all(event["acceptedAt"].endswith("Z") for event in queued)
+    app.run("workflows", "send-event", app.workflow, "one", "approval")
+    app.run("workflows", "tail", app.workflow, "one")
+    assert json.loads(app.run("workflows", "show", app.workflow, "one", "--json").stdout)["queuedEvents"] == []
+
+
+def test_a_class_is_given_up_as_advised(app: App) -> None:
+    """DW-06, DW-07, DW-09, Design 6: what the refusal of another class advises can be done, step by step.
+
+    The name then belongs to a workflow with another UID and without instances, whose ids are free.
+    """
+    app.write("Pay", binding="PAY")
+    app.run("deploy", str(app.folder))
+    before = json.loads(app.run("resources", "show", app.workflow).stdout)["uid"]
+    app.run("workflows", "create", app.workflow, "--id", "one")
+    (app.folder / "main.mjs").write_text(SOURCE.replace("class Idle {}", "class Idle { async run() {} }"))
+    app.write("Idle", binding="PAY")
+    advice = app.run("deploy", str(app.folder), status=1).stderr
+    prune, remove = f"deploy {app.folder} --prune", f"resources delete {app.workflow} --space first"
+    assert prune in advice and remove in advice
+    app.write("")
+    app.run(*prune.split())
+    app.run(*remove.split())
+    app.write("Idle", binding="PAY")
+    app.run("deploy", str(app.folder))
+    assert json.loads(app.run("resources", "show", app.workflow).stdout)["uid"] != before
+    assert json.loads(app.run("workflows", "list", app.workflow, "--json").stdout) == []
+    app.run("workflows", "create", app.workflow, "--id", "one")
+    assert "workflow_completed" in app.run("workflows", "tail", app.workflow, "one").stdout
+
+
+def test_a_deploy_that_failed_leaves_no_broken_code(app: App) -> None:
+    """Design 6, F-09: Bundles and Versions that were made in vain are taken back; with --json the failure is JSON."""
+    app.write("Pay", 'handlers = ["fetch"]')
+    refused = app.run("deploy", str(app.folder), "--json", status=1)
+    (line,) = refused.stdout.splitlines()
+    error = json.loads(line)["error"]
+    assert error["code"] == "handlers_mismatch" and "WorkerVersion" in error["message"] and "details" in error["hint"]
+    assert "WorkerVersion" not in error["hint"].split("left so far")[-1]
+    forms = [each["form"] for each in app.host.client.resources(space="first") if each["name"].startswith(app.name)]
+    assert not [form for form in forms if "WorkerVersion" in form or "WorkerBundle" in form]
+    # A Host that cannot go on is another matter, and so is a command that is wrong in itself.
+    other = app.run("workflows", "show", app.workflow, "nobody", "--json", status=1)
+    assert json.loads(other.stdout)["error"]["code"] == "unknown_instance"
+    app.write("Pay")
+    app.run("deploy", str(app.folder))
+    app.write("Pay", 'handlers = ["fetch"]')
+    app.run("deploy", str(app.folder), status=1)
+    # The one that works is not among them.
+    app.run("workflows", "create", app.workflow, "--id", "one")
+    eventually(lambda: _waiting(app, "one"), within_seconds=30)
+    assert {each["phase"] for each in app.host.client.resources(space="first") if app.name in each["name"]} == {"idle"}
+
+
+def test_a_clock_that_cannot_be_advanced(app: App) -> None:
+    """Design 6: without a virtual clock there is no such path, and the answer says how there would be."""
+    with pytest.raises(HostError) as caught:
+        app.host.client.advance_clock(1)
+    assert caught.value.status == 404 and "--virtual-clock" in caught.value.message
+
+
+def test_logs_of_nobody(app: App) -> None:
+    """Design 6: a name that no Worker, workflow or line has is a mistake, and not an empty log."""
+    app.run("deploy", str(app.folder))
+    assert app.run("logs", "--worker", app.workflow).stdout == ""
+    refused = app.run("logs", "--worker", "nosuch", status=1).stderr
+    assert "'nosuch'" in refused and app.name in refused

@@ -32,6 +32,8 @@ WORKER_ENDPOINT = f"{_FORMS}WorkerEndpoint/0.3.0/"
 DURABLE_WORKFLOW = f"{_FORMS}DurableWorkflow/0.3.0/"
 ALL_WEIGHT = 10000
 _DIGEST_CHARACTERS = 16
+# Made anew with each change of an app's files.
+_CODE = ("WorkerBundle", "StaticAssetBundle", "WorkerVersion")
 # Path, digest, media type, content.
 _File = tuple[str, str, str, bytes | Path]
 
@@ -56,6 +58,8 @@ class Deployed:
     hostname: str | None = None
     url: str | None = None
     changes: list[Change] = field(default_factory=list)
+    # What the Host could not establish, such as that parked instances fit the new code (WD-10), in its words.
+    warnings: list[str] = field(default_factory=list)
 
     def as_json(self) -> Json:
         return {
@@ -66,6 +70,7 @@ class Deployed:
             "hostname": self.hostname,
             "url": self.url,
             "changes": [{"form": each.form, "name": each.name, "verb": each.verb} for each in self.changes],
+            "warnings": self.warnings,
         }
 
 
@@ -76,19 +81,28 @@ def deploy(
     say: Callable[[Change], None],
     *,
     prune: bool = False,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Deployed:
     """Returns once every Operation has succeeded; CommandFailure with code and message of the one that did not.
 
-    `say` gets each change when it is done; `secrets` has a value for each name of the project's `secrets`. `prune` then
-    deletes the Worker's Versions and Bundles that its Deployment no longer uses.
+    `say` gets each change when it is done, `warn` each warning when it is known; `secrets` has a value for each name of
+    the project's `secrets`. `prune` then deletes the Worker's Versions and Bundles that its Deployment no longer uses.
     """
-    steps = _Deploy(client, project, secrets, say)
+    steps = _Deploy(client, project, secrets, say, warn)
     try:
         deployed = steps.apply()
         if prune:
             steps.prune()
     except CommandFailure as failure:
-        made = [f"{each.form} {each.name}" for each in steps.result.changes if each.verb in ("created", "updated")]
+        # Another try of the same files would end the same way, unless it was the Host that could not go on.
+        is_final = bool(failure.code) and not isinstance(failure, HostError)
+        kept = steps.take_back() if is_final else None
+        made = [
+            f"{each.form} {each.name}"
+            for each in steps.result.changes
+            if each.verb in ("created", "updated", "failed")
+            and (kept is None or f"{each.form} {each.name}" in kept or each.form not in _CODE)
+        ]
         if made:
             folder = shlex.quote(str(project.folder))
             left = (
@@ -105,17 +119,24 @@ class _Deploy:
     """One deploy of one project."""
 
     def __init__(
-        self, client: HostClient, project: Project, secrets: Mapping[str, str], say: Callable[[Change], None]
+        self,
+        client: HostClient,
+        project: Project,
+        secrets: Mapping[str, str],
+        say: Callable[[Change], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._client = client
         self._project = project
         self._secrets = dict(secrets)
         self._say = say
+        self._tell = warn
         self.result = Deployed()
 
     def apply(self) -> Deployed:
         result = self.result
         file = self._project.file
+        self._look_elsewhere()
         result.worker_uid = self._ensure(MODULE_WORKER, file.name, {})["uid"]
         bundles = self._bundles()
         if "scheduled" not in file.declared_handlers:
@@ -143,6 +164,34 @@ class _Deploy:
             operation = self._client.delete_resource(trigger["uid"], trigger["generation"])
             self._settle(WORKER_CRON_TRIGGER, trigger["name"], operation)
             self._note(WORKER_CRON_TRIGGER, trigger["name"], "deleted")
+
+    def _look_elsewhere(self) -> None:
+        """A mistyped `space` makes a second app, which is no error of its own: so it is said."""
+        file = self._project.file
+        workers = list(self._client.resources(form=MODULE_WORKER, name=file.name))
+        others = sorted(worker["space"] for worker in workers)
+        if others and file.space not in others:
+            destroy = self._client.connection.command("destroy " + shlex.quote(str(self._project.folder)))
+            self._warn(
+                f"the Worker {file.name!r} is new in the Space {file.space!r}, and there is one of that name in "
+                f"{', '.join(others)}: this is another app beside it. If saisei.toml names the wrong Space, "
+                f"{destroy} takes the new one away"
+            )
+
+    def take_back(self) -> list[str]:
+        """Deletes the Bundles and Versions that this deploy made in vain; returns what it could not."""
+        left = []
+        for change in reversed(self.result.changes):
+            if change.verb not in ("created", "failed") or change.form not in _CODE:
+                continue
+            try:
+                made = self._client.find_resource(self._project.file.space, change.name)
+                if made is not None:
+                    self._client.wait_operation(self._client.delete_resource(made["uid"], made["generation"]))
+                    self._say(Change(change.form, change.name, "taken back"))
+            except CommandFailure:
+                left.append(f"{change.form} {change.name}")
+        return left
 
     def prune(self) -> None:
         """What is still held, by a context that has not ended yet for example, stays for the next time."""
@@ -241,7 +290,8 @@ class _Deploy:
         """Worker and class of a Workflow never change (DW-06)."""
         name, spec = entry.name, existing["spec"]
         uid = spec.get("worker", {}).get("resourceUid")
-        remove = self._client.connection.command(f"resources delete {name} --space {self._project.file.space}")
+        command = self._client.connection.command
+        remove = command(f"resources delete {name} --space {self._project.file.space}")
         if uid != self.result.worker_uid:
             owner = next(
                 (item["name"] for item in self._client.resources(form=MODULE_WORKER) if item["uid"] == uid), uid
@@ -249,12 +299,18 @@ class _Deploy:
             raise CommandFailure(
                 f"the workflow name {name!r} in Space {self._project.file.space!r} belongs to the Worker {owner!r}",
                 f"give the workflow another name in saisei.toml, or delete that one with its instances: {remove}",
+                "name_conflict",
             )
         if spec.get("className") != entry.class_name:
+            prune = command(f"deploy {shlex.quote(str(self._project.folder))} --prune")
             raise CommandFailure(
                 f"the workflow {name!r} is made of the class {spec.get('className')!r}, which cannot change"
                 f" to {entry.class_name!r}",
-                f"keep the class's name, add another [[workflows]], or delete it with its instances: {remove}",
+                f"keep the class's name, or add another [[workflows]] with another name for the new class.\n"
+                f"To give up the old one with its instances: take its [[workflows]] out of saisei.toml and keep its "
+                f"class, then {prune} (a Version that binds a workflow keeps it), then {remove}; after that the "
+                "name is free for the new class",
+                "invalid_spec",
             )
 
     def _version(self, bundles: Json) -> str:
@@ -321,14 +377,19 @@ class _Deploy:
 
     def _settle(self, form: str, name: str, operation: Json) -> None:
         settled = self._client.wait_operation(operation)
+        for warning in settled.get("warnings", []):
+            self._warn(warning["message"])
         if settled["status"] == "failed":
             error: dict[str, Any] = settled.get("error", {})
             what = f"{_kind(form)} {name}: the {settled['action']} failed"
             details = self._client.connection.command(f"operations show {settled['id']}")
             hint = self._hint(str(error.get("code")), str(error.get("message")))
+            if settled["action"] == "create":
+                self.result.changes.append(Change(_kind(form), name, "failed"))
             raise CommandFailure(
                 f"{what} with {error.get('code')}: {error.get('message')}",
                 f"{hint}\ndetails: {details}" if hint else f"details: {details}",
+                str(error.get("code")),
             )
 
     def _class_failure(self, message: str) -> CommandFailure | None:
@@ -339,10 +400,11 @@ class _Deploy:
         for entry in self._project.file.workflows:
             if entry.class_name == found[1]:
                 what = f"[[workflows]] {entry.name!r} with class = {entry.class_name!r}: {message}"
-                return CommandFailure(what, class_hint(self._project, entry.class_name))
+                return CommandFailure(what, class_hint(self._project, entry.class_name), "dependency_conflict")
         # An entry that saisei.toml has no more: its workflow goes on until it is deleted.
         remove = self._client.connection.command("resources delete NAME")
-        return CommandFailure(message, f"keep the class, or delete the workflow that is made of it: {remove}")
+        hint = f"keep the class, or delete the workflow that is made of it: {remove}"
+        return CommandFailure(message, hint, "dependency_conflict")
 
     def _hint(self, code: str, message: str) -> str:
         """What in saisei.toml or in the code mends a failure of that code."""
@@ -356,6 +418,10 @@ class _Deploy:
             what = "export default {} or export default { fetch(request, env, ctx) { … } }"
             return f"end {self._project.file.main} with: {what}"
         return ""
+
+    def _warn(self, text: str) -> None:
+        self.result.warnings.append(text)
+        self._tell(text)
 
     def _note(self, form: str, name: str, verb: str) -> None:
         change = Change(_kind(form), name, verb)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from saisei_cli.console import AsJson, DataDir, err, open_client, out, print_json
 from saisei_cli.deploy import apply
@@ -32,8 +33,11 @@ def deploy(
         colour = "dim" if change.verb == "unchanged" else "green"
         err.print(f"[{colour}]{change.verb:>9}[/]  {change.form} {change.name}")
 
+    def warn(text: str) -> None:
+        err.print(f"[bold yellow]warning:[/] {escape(text)}")
+
     with open_client(data_dir) as client:
-        deployed = apply.deploy(client, project, secrets, say, prune=prune)
+        deployed = apply.deploy(client, project, secrets, say, prune=prune, warn=warn)
         if as_json:
             print_json(deployed.as_json())
         else:

@@ -23,6 +23,8 @@ from saisei_cli.failures import CommandFailure
 from saisei_cli.operations import require_success
 from saisei_cli.resources import form_name
 
+# The statuses of instances that have not ended.
+LIVE = ("queued", "running", "sleeping", "waiting")
 _LAST_FIRST = (
     WORKER_DEPLOYMENT,
     WORKER_VERSION,
@@ -46,11 +48,20 @@ def destroy(
             err.print(f"nothing of {file.name} is in the Space {file.space}")
             return
         if not yes:
-            _ask(file, doomed)
+            _ask(client, file, doomed)
         for resource in doomed:
             operation = client.delete_resource(resource["uid"], resource["generation"])
             require_success(client.wait_operation(operation), client.connection)
             err.print(f"[green]{'deleted':>9}[/]  {form_name(resource['form'])} {resource['name']}")
+
+
+def described(counts: dict[str, int]) -> str:
+    """`3 live instances (1 sleeping, 2 waiting) and 12 that have ended`, of the counts by status."""
+    parts = [f"{counts[status]} {status}" for status in LIVE if counts.get(status)]
+    live = sum(counts.get(status, 0) for status in LIVE)
+    ended = sum(counts.values()) - live
+    told = f"{live} live instance{'s' * (live != 1)} ({', '.join(parts)})" if live else "no live instances"
+    return f"{told} and {ended} that {'has' if ended == 1 else 'have'} ended" if ended else told
 
 
 def belongings(client: HostClient, file: ProjectFile) -> list[Json]:
@@ -67,11 +78,20 @@ def belongings(client: HostClient, file: ProjectFile) -> list[Json]:
     return sorted(found, key=lambda item: _LAST_FIRST.index(item["form"]) if item["form"] in _LAST_FIRST else -1)
 
 
-def _ask(file: ProjectFile, doomed: list[Json]) -> None:
+def _ask(client: HostClient, file: ProjectFile, doomed: list[Json]) -> None:
+    live = 0
     for resource in doomed:
-        instances = ", with all its instances" if resource["form"] == DURABLE_WORKFLOW else ""
+        instances = ""
+        if resource["form"] == DURABLE_WORKFLOW:
+            # Read anew: what a list shows may have been observed a while ago.
+            counts = client.resource(resource["uid"])["observed"].get("instanceCounts", {})
+            live += sum(counts.get(status, 0) for status in LIVE)
+            instances = f", with {described(counts)}"
         err.print(f"          {form_name(resource['form'])} {resource['name']}{instances}")
+    ends = f"; {live} live instance{'s' * (live != 1)} would end" if live else ""
     if not sys.stdin.isatty():
-        raise CommandFailure("destroy asks before it deletes, and nobody can answer here", "say --yes")
+        raise CommandFailure(f"destroy asks before it deletes, and nobody can answer here{ends}", "say --yes")
+    if live:
+        err.print(f"[bold red]{live} live instance{'s' * (live != 1)}[/] will end, and cannot be brought back")
     if not typer.confirm(f"Delete all of this from the Space {file.space}?", err=True):
         raise CommandFailure("nothing was deleted")
