@@ -25,7 +25,7 @@ from saisei_runtime.isolates.port import (
     ServiceCall,
     WorkflowStart,
 )
-from saisei_runtime.isolates.process import NodeProcess
+from saisei_runtime.isolates.process import NodeProcess, NodeThread
 from saisei_runtime.isolates.runs import BatchSettler, QueueBatch, RunEnd, ScheduledEvent
 from saisei_runtime.isolates.serving import Served, ServingLimits
 from saisei_runtime.isolates.serving_threads import ServingThreads, ThreadLimits
@@ -89,13 +89,7 @@ class WorkerIsolate:
         return contexts or any(threads.usable for threads in self.serving.values())
 
     async def start_workflow(self, start: WorkflowStart, listener: ContextListener) -> ContextHandle:
-        # It may be about to be killed: what begins now might be lost.
-        while self.process.overdue:  # noqa: ASYNC110 - rare, and over within 3 s
-            await asyncio.sleep(_CERTAIN_EVERY)
-        thread = await self.threads.take()
-        while thread.gone or thread.killing:  # it died while it was handed over
-            self.threads.give_back(thread, reusable=False)
-            thread = await self.threads.take()
+        thread = await self._thread()
         self.used_at = asyncio.get_running_loop().time()
 
         def ended(reusable: bool) -> None:
@@ -109,6 +103,17 @@ class WorkerIsolate:
         context = RunningContext(start, thread, listener, self._bindings, self._egress, ended)
         self.contexts[start.context_id] = context
         return context
+
+    async def _thread(self) -> NodeThread:
+        """A thread in a process that lives on, as far as is known: what begins in one that is to be killed is lost."""
+        while True:
+            while self.process.overdue:  # noqa: ASYNC110 - rare, and over within 3 s
+                await asyncio.sleep(_CERTAIN_EVERY)
+            thread = await self.threads.take()
+            dying = thread.gone or thread.killing  # while it was handed over
+            if not dying and not self.process.overdue:
+                return thread
+            self.threads.give_back(thread, reusable=not dying)
 
     async def fetch(self, code: WorkerCode, request: FetchHead) -> FetchResult:
         return await (await self._serving_of(code).take()).fetch(request)
