@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -258,6 +259,42 @@ async def test_content_codings(open_lab: Any, server: Server, coding: str) -> No
         server,
     )
     assert got == {"n": len(plain), "start": "compress me", "coding": None, "length": None}
+
+
+async def test_codings_to_their_end(open_lab: Any, server: Server) -> None:
+    """MW-26: gzip's members are one body, also in pieces; what follows them is passed over; a body that ends before its
+    coding does has broken off; an empty one is empty."""
+    members = gzip.compress(b"one ") + gzip.compress(b"two ") + gzip.compress(b"three")
+    raw = zlib.compressobj(wbits=-15)
+    bodies = {
+        "members": (members, "gzip"),
+        "tail": (gzip.compress(b"text") + b"\0\0tail", "gzip"),
+        "cut": (gzip.compress(os.urandom(5000))[:-20], "gzip"),
+        "cut inside": (gzip.compress(b"text")[:9], "gzip"),
+        "empty": (b"", "gzip"),
+        "bare": (raw.compress(b"bare") + raw.flush() + b"tail", "deflate"),
+    }
+
+    async def coded(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        body, coding = bodies[seen.path.removeprefix("/").replace("%20", " ")]
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-encoding: {coding}\r\ncontent-length: {len(body)}\r\n\r\n".encode())
+        for at in range(len(body)):
+            writer.write(body[at : at + 1])
+            if at % 7 == 0:
+                await writer.drain()
+
+    server.routes |= {f"/{name.replace(' ', '%20')}": coded for name in bodies}
+    names = json.dumps(list(bodies))
+    got = await value(
+        open_lab,
+        f"""const out = {{}}; for (const name of {names})
+          out[name] = await fetch(`${{at}}/${{name}}`).then((r) => r.text()).catch((e) => e.name);
+        return out;""",
+        server,
+    )
+    broken = "AbortError"
+    texts = {"members": "one two three", "tail": "text", "empty": "", "bare": "bare"}
+    assert got == {**texts, "cut": broken, "cut inside": broken}
 
 
 async def test_redirects(open_lab: Any, server: Server) -> None:

@@ -49,6 +49,7 @@ _WITHOUT_BODY = frozenset({204, 205, 304})
 # A body that is complete so soon, and no larger than the window, is sent with its length.
 _GATHER_SECONDS = 0.05
 _CONNECT_SECONDS = 15.0
+_GZIP = b"\x1f"
 _AT_ONCE = 64
 # These concern one connection, or are written here.
 _DROPPED = frozenset(
@@ -216,12 +217,19 @@ def _exchange(response: httpcore.Response, method: str, url: str, *, redirected:
 
 
 async def _decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[bytes]:
-    """At most 64 KiB at a time, however much a few bytes may unfold to. zlib.error when the coding is broken."""
+    """At most 64 KiB at a time, however much a few bytes may unfold to. zlib.error when the coding is broken or ends
+    too soon. Of gzip, members may follow each other; whatever else comes after the end is passed over."""
     decoder = zlib.decompressobj(31 if coding != "deflate" else zlib.MAX_WBITS)
     first = coding == "deflate"
+    empty = True
     async for chunk in chunks:
         rest = chunk
+        empty = empty and not chunk
         while rest:
+            if decoder.eof:
+                if coding == "deflate" or not rest.startswith(_GZIP):
+                    break
+                decoder = zlib.decompressobj(31)
             try:
                 part = decoder.decompress(rest, _CHUNK)
             except zlib.error:
@@ -230,12 +238,14 @@ async def _decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[b
                 decoder = zlib.decompressobj(-zlib.MAX_WBITS)  # what many servers call deflate
                 part = decoder.decompress(rest, _CHUNK)
             first = False
-            rest = decoder.unconsumed_tail
+            rest = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
             if part:
                 yield part
     last = decoder.flush()
     if last:
         yield last
+    if not decoder.eof and not empty:
+        raise zlib.error("the coded body ends too soon")
 
 
 class RequestBody:
