@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 from tests.control.kit import Builder, Client, Kit, Refused, artifact, ref, refused, url_of
+from tests.control.test_sources import Site, configured, pki, site
 
 from saisei.control.v1 import resources_pb2 as pb
 from saisei_contract.forms import urls
+
+__all__ = ["pki", "site"]
 
 ASSETS, VERSION = urls.STATIC_ASSET_BUNDLE, urls.WORKER_VERSION
 PAGE, STYLE = b"<h1>hello</h1>", b"h1 { color: teal }"
@@ -100,6 +103,25 @@ async def test_a_digest_authorises_nobody(kit: Kit, client: Client) -> None:
         await bob.put(data)
     operation = await client.settled(await client.create(ASSETS, "site", artifact(manifest_of(SITE))))
     assert operation.error.code == "artifact_unavailable"
+
+
+async def test_a_site_by_url(kit: Kit, site: Site) -> None:
+    """AR-09, AR-11, AR-12, AR-14: fetched from where it lies, each file once, and kept when the source has gone."""
+    await configured(kit, site)
+    await kit.reconfigure(preview_forms=False)
+    client = await kit.client()
+    manifest = json.loads(manifest_of(SITE))
+    for file in manifest["files"]:
+        file["url"] = site.put(f"/{file['path']}", SITE[file["path"]][0])
+    raw = json.dumps(manifest).encode()
+    spec = {"artifact": {"url": site.put("/manifest.json", raw), "sha256": digest(raw)}}
+    uid = await client.made(ASSETS, "site", spec)
+    assert sorted(path for path, _ in site.seen) == sorted(["/manifest.json", *(f"/{path}" for path in SITE)])
+    site.stop()
+    assert (await client.settled(await client.update(uid, 1, spec))).status == pb.OPERATION_STATUS_SUCCEEDED
+    observed = json.loads((await client.get(uid)).observed_json)
+    assert [file["path"] for file in observed["files"]] == list(SITE)
+    assert "url" not in observed["files"][0]
 
 
 async def test_a_bundle_is_immutable(kit: Kit, client: Client, build: Builder) -> None:

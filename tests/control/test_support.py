@@ -23,6 +23,9 @@ async def test_support_is_by_exact_url(client: Client) -> None:
         assert (answer.form, answer.supported, answer.private_inputs) == (form, False, False)
         assert list(answer.operations) == []
         assert answer.preview == (form == urls.MODULE_WORKER)
+    answer = await client.call(client.support.GetSupport, pb.GetSupportRequest(form=urls.STATIC_ASSET_BUNDLE))
+    assert (answer.supported, answer.private_inputs, answer.preview) == (True, False, False)
+    assert sorted(answer.operations) == ["create", "delete", "read", "update"]
     for form in ("", "http://example.com/", "https://example.com/?x", "https://exämple.com/"):
         refusal = await refused(client.call(client.support.GetSupport, pb.GetSupportRequest(form=form)))
         assert refusal.reason == "invalid_request"
@@ -36,3 +39,4 @@ async def test_without_previews_nothing_is_created(kit: Kit) -> None:
     client = await kit.client()
     for form in (urls.MODULE_WORKER, urls.DURABLE_WORKFLOW, urls.EDGE_KV_NAMESPACE):
         assert (await refused(client.create(form, "one", {}))).reason == "unsupported_form"
+    assert (await refused(client.create(urls.STATIC_ASSET_BUNDLE, "one", {}))).reason == "invalid_spec"

@@ -9,6 +9,7 @@ from saisei_contract.forms.artifact import ArtifactForm
 
 class StaticAssetBundle(ArtifactForm):
     url = urls.STATIC_ASSET_BUNDLE
+    supported = True
     kind = ManifestKind.STATIC_ASSET_BUNDLE
 
 
