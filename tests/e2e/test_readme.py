@@ -14,7 +14,8 @@ from tests.support.dev_host import DevHost, eventually
 def test_the_readme_example(host: DevHost, tmp_path: Path) -> None:
     """Design 6: the example is copied, deployed and driven with the very commands that the README shows."""
     text = (ROOT / "README.md").read_text()
-    blocks = dict(re.findall(r"```(js|toml)\n[/#]+ \S+\n(.*?)```", text, re.DOTALL))
+    # The first of each kind: further ones are of other apps.
+    blocks = dict(reversed(re.findall(r"```(js|toml)\n[/#]+ \S+\n(.*?)```", text, re.DOTALL)))
     (tmp_path / "main.mjs").write_text(blocks["js"])
     (tmp_path / "saisei.toml").write_text(blocks["toml"])
 
