@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+import msgspec
+
 from saisei_contract.asset_responses import Asset
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import Binding, WorkerCode
@@ -19,8 +21,7 @@ from saisei_runtime.isolates.lineage import Lineage
 # --- starting a workflow context -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryStep:
+class HistoryStep(msgspec.Struct, frozen=True, gc=False):
     """One journaled step as a new context sees it.
 
     `state` is "complete" (with `result`, canonical bytes or None), "errored" (with `error`: step_failed or
@@ -58,8 +59,7 @@ class WorkflowStart:
 # --- what a running context asks --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True, gc=False):
     """A validated policy in whole seconds (W-101)."""
 
     max_attempts: int = 1
@@ -68,8 +68,7 @@ class RetryPolicy:
     max_delay_seconds: int = 43200
 
 
-@dataclass(frozen=True, slots=True)
-class DoStarted:
+class DoStarted(msgspec.Struct, frozen=True, gc=False):
     """The effect of attempt n is about to run. Needs no reply and is never waited for."""
 
     name: str
@@ -77,8 +76,7 @@ class DoStarted:
     policy: RetryPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class DoSucceeded:
+class DoSucceeded(msgspec.Struct, frozen=True, gc=False):
     """The effect gave `result` (canonical bytes, None for undefined). Reply: Resolve, or Stop."""
 
     name: str
@@ -86,8 +84,7 @@ class DoSucceeded:
     result: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class DoFailed:
+class DoFailed(msgspec.Struct, frozen=True, gc=False):
     """The attempt failed (W-103). `policy` is the one that the call passed; the first saved one counts (W-095).
 
     Reply: Reject("step_failed") when it was the last one, else Park.
@@ -100,16 +97,14 @@ class DoFailed:
     error_message: str
 
 
-@dataclass(frozen=True, slots=True)
-class SleepCalled:
+class SleepCalled(msgspec.Struct, frozen=True, gc=False):
     """Reply: Resolve(None) when due (or 0 s), else Park."""
 
     name: str
     seconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitCalled:
+class WaitCalled(msgspec.Struct, frozen=True, gc=False):
     """Reply: Resolve(payload), Reject("wait_timeout"), or Park."""
 
     name: str
@@ -130,27 +125,23 @@ class Recall:
 StepCall = DoStarted | DoSucceeded | DoFailed | SleepCalled | WaitCalled
 
 
-@dataclass(frozen=True, slots=True)
-class Resolve:
+class Resolve(msgspec.Struct, frozen=True, gc=False):
     """Settle the step's Promise with a decoded clone of `result`."""
 
     result: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(msgspec.Struct, frozen=True, gc=False):
     """Settle the step's Promise with the Host Error of that code (W-130)."""
 
     code: str
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(msgspec.Struct, frozen=True, gc=False):
     """Never settle. Stop the code, prove it, and end the context as Parked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True, gc=False):
     """Never settle: the context is fenced. Stop the code, prove it, and end the context as Stopped."""
 
 

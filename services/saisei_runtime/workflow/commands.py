@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from saisei_runtime.isolates.port import ContextEnd, Park, Reject, Resolve, StepCall, Stop
+from saisei_runtime.isolates.port import ContextEnd, DoStarted, Park, Reject, Resolve, StepCall, Stop
 from saisei_runtime.workflow.log import Fact
 from saisei_runtime.workflow.records import Instance, QueuedEvent, Step
 
@@ -63,12 +63,17 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class StepCalled(msgspec.Struct, frozen=True):
-    """A call of a running context. Replies Resolve, Reject, Park or Stop."""
+    """A call of a running context. Replies Resolve, Reject, Park or Stop.
+
+    `begun`: the call that announced the attempt whose outcome `call` is, when both became known at once. It is as if it
+    had been a command of its own just before.
+    """
 
     incarnation: str
     epoch: int
     owner: str
     call: StepCall
+    begun: DoStarted | None = None
 
 
 class ContextEnded(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Group commit: one writer thread turns the queue of commands into transactions, one fsync for many transitions.
+"""Group commit: the queue of commands is turned into transactions by one writer, one fsync for many transitions.
 
 Callers hear of a reply only after the commit. A command whose fence does not match fails alone; a command that the
 database itself refuses is tried alone, so that it takes no other down with it.
@@ -10,20 +10,22 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine
+import msgspec
+from sqlalchemy import Connection
 
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow import notices
 from saisei_runtime.workflow.commands import Command, Instant, Reply
 from saisei_runtime.workflow.statements import Cursor, is_passing, is_unavailable, prefer_indexes, statements
+from saisei_runtime.workflow.transactions import SqliteTransactions, Transactions
 from saisei_runtime.workflow.workspace import Change, Workspace
 from saisei_service.database import Database
 
@@ -39,8 +41,7 @@ Outcome: TypeAlias = Reply | SaiseiError
 Callback: TypeAlias = Callable[[Outcome], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True):
     command: Command
     callback: Callback
 
@@ -57,45 +58,13 @@ class _Stop:
     pass
 
 
-_Item: TypeAlias = _Entry | _Work | _Stop
+# Commands travel in lists: waking the writer for each of them cost more than handing them over did.
+_Item: TypeAlias = list[_Entry] | _Work | _Stop
 
 
 def wall_ms() -> int:
     """The machine's time in epoch ms: what leases run on, whatever the Host's clock says."""
     return time.time_ns() // 1_000_000
-
-
-class _Transactions:
-    """The writer's own connection, kept for its life.
-
-    Taking one from the pool, resetting it and putting it back for each commit cost more CPU than the rows did.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._connection: Connection | None = None
-
-    @contextmanager
-    def begin(self) -> Iterator[Connection]:
-        if self._connection is None:
-            self._connection = self._engine.connect()
-            # The pool need not wait for it: whoever else writes takes a connection of the pool's own.
-            self._connection.detach()
-        try:
-            with self._connection.begin():
-                yield self._connection
-        except BaseException:
-            # Whatever state it is in: the next transaction gets another one.
-            self.close(broken=True)
-            raise
-
-    def close(self, *, broken: bool = False) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(Exception):
-                if broken:
-                    connection.invalidate()
-                connection.close()
 
 
 class Journal:
@@ -126,7 +95,10 @@ class Journal:
         self._closed = closed
         self._sql = statements(database.is_postgresql)
         prefer_indexes(database.writer)
-        self._transactions = _Transactions(database.writer)
+        self._sqlite = None if database.is_postgresql else SqliteTransactions(database.writer)
+        self._transactions = self._sqlite or Transactions(database.writer)
+        # What this turn of the event loop brought.
+        self._fresh: list[_Entry] = []
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -139,13 +111,25 @@ class Journal:
     async def stop(self) -> None:
         """Commits what is queued, then ends the thread."""
         if self._thread is not None:
+            self._hand_over()
             self._queue.put(_Stop())
             await asyncio.to_thread(self._thread.join)
             self._thread = None
 
     def submit(self, command: Command, callback: Callback) -> None:
-        """Queues a command; `callback` gets its reply in the event loop, after the commit, or backend_unavailable."""
-        self._queue.put(_Entry(command, callback))
+        """Queues a command; `callback` gets its reply in the event loop, after the commit, or backend_unavailable.
+
+        Called in the event loop: what one turn of it brings goes to the writer together.
+        """
+        assert self._loop is not None
+        if not self._fresh:
+            self._loop.call_soon(self._hand_over)
+        self._fresh.append(_Entry(command, callback))
+
+    def _hand_over(self) -> None:
+        if self._fresh:
+            fresh, self._fresh = self._fresh, []
+            self._queue.put(fresh)
 
     def ask(self, command: Command) -> asyncio.Future[Reply]:
         """`submit` as a future; SaiseiError backend_unavailable when the database cannot commit."""
@@ -166,6 +150,7 @@ class Journal:
     async def transact(self, run: Callable[[Connection], T]) -> T:
         """Runs a transaction of its own in the writer thread, between two batches."""
         future: Future[T] = Future()
+        self._hand_over()
         self._queue.put(_Work(run, future))
         return await asyncio.wrap_future(future)
 
@@ -175,22 +160,19 @@ class Journal:
         while True:
             item: _Item | None = self._queue.get()
             batch: list[_Entry] = []
-            while item is not None:
-                if not isinstance(item, _Entry):
-                    break
-                batch.append(item)
+            while isinstance(item, list):
+                batch.extend(item)
                 item = None
                 if len(batch) < BATCH_MAX:
-                    try:
+                    with suppress(Empty):
                         item = self._queue.get_nowait()
-                    except Empty:
-                        item = None
-            if batch:
+            for first in range(0, len(batch), BATCH_MAX):
+                part = batch[first : first + BATCH_MAX]
                 try:
-                    self._process(batch)
+                    self._process(part)
                 except Exception:
                     # The writer outlives everything: without it nothing of this runtime would ever commit again.
-                    _log.exception("the journal lost %d commands", len(batch))
+                    _log.exception("the journal lost %d commands", len(part))
             if isinstance(item, _Work):
                 self._perform(item)
             elif isinstance(item, _Stop):
@@ -212,28 +194,35 @@ class Journal:
         self._tell([(entry.callback, reply) for entry, reply in zip(batch, replies, strict=True)], changes)
 
     def _commit(self, batch: list[_Entry]) -> tuple[list[Reply], list[Change]]:
-        commands = [entry.command for entry in batch]
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                with self._transactions.begin() as connection:
-                    cursor = Cursor(connection)
-                    workspace = Workspace(cursor, self._sql, self._alive, self._closed)
-                    workspace.load(commands)
-                    # After the rows are locked, so that a time that was read earlier cannot be committed later.
-                    now = Instant(self._clock.now_ms(), wall_ms())
-                    replies = [workspace.apply(command, now) for command in commands]
-                    with cursor.together():
-                        changes = workspace.flush()
-                        if changes and self._sql.postgresql:
-                            changed = [change.after.incarnation for change in changes]
-                            notice = notices.payload(self._sender, changed, self._unplaced(changes))
-                            cursor.call(notices.SEND, (notices.CHANNEL, notice))
-                    return replies, changes
+                with self._transactions.cursor() as cursor:
+                    workspace, replies, changes = self._write(cursor, batch)
+                if self._sqlite is not None:
+                    workspace.keep(self._sqlite.kept)
+                return replies, changes
             except Exception as error:
                 if attempt == ATTEMPTS_MAX or not is_passing(error):
                     raise
                 time.sleep(RETRY_PAUSE_SECONDS * attempt)
         raise AssertionError("unreachable")
+
+    def _write(self, cursor: Cursor, batch: list[_Entry]) -> tuple[Workspace, list[Reply], list[Change]]:
+        """Everything of a transaction but its beginning and its end."""
+        commands = [entry.command for entry in batch]
+        kept = None if self._sqlite is None else self._sqlite.kept
+        workspace = Workspace(cursor, self._sql, self._alive, self._closed, kept)
+        workspace.load(commands)
+        # After the rows are locked, so that a time that was read earlier cannot be committed later.
+        now = Instant(self._clock.now_ms(), wall_ms())
+        replies = [workspace.apply(command, now) for command in commands]
+        with cursor.together():
+            changes = workspace.flush()
+            if changes and self._sql.postgresql:
+                changed = [change.after.incarnation for change in changes]
+                notice = notices.payload(self._sender, changed, self._unplaced(changes))
+                cursor.call(notices.SEND, (notices.CHANNEL, notice))
+        return workspace, replies, changes
 
     def _perform(self, work: _Work) -> None:
         if not work.future.set_running_or_notify_cancel():

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from saisei_runtime.isolates.port import Completed, Failed, Lost, Parked, Stop, Stopped
+from saisei_runtime.isolates.port import Completed, DoStarted, Failed, Lost, Parked, StepCall, Stop, Stopped
 from saisei_runtime.workflow import events, log, outcome, steps
 from saisei_runtime.workflow.commands import (
     Claim,
@@ -84,6 +84,8 @@ def _from_owner(view: View, command: StepCalled | RenewLease | ContextEnded | Re
             # W-004: only the fenced owner writes, and only while it may.
             if not _owns(view.instance, command, now):
                 return Decision(Stop())
+            if command.begun is not None:
+                return _both(view, command.begun, command.call, now)
             return steps.called(view, command.call, now)
         case RenewLease():
             if not _owns(view.instance, command, now):
@@ -96,6 +98,21 @@ def _from_owner(view: View, command: StepCalled | RenewLease | ContextEnded | Re
             return _release(view, command, now)
         case _:
             assert_never(command)
+
+
+def _both(view: View, begun: DoStarted, call: StepCall, now: Instant) -> Decision:
+    """An attempt's beginning, and its outcome on what that left."""
+    first = steps.called(view, begun, now)
+    if first.instance is None and first.step is None:
+        return steps.called(view, call, now)
+    between = replace(view, instance=first.instance or view.instance, step=first.step or view.step)
+    second = steps.called(between, call, now)
+    return replace(
+        second,
+        instance=second.instance or first.instance,
+        step=second.step or first.step,
+        facts=first.facts + second.facts,
+    )
 
 
 def _held(view: View, now: Instant) -> bool:

@@ -15,10 +15,12 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, zip_longest
 from typing import Final, NoReturn
+
+from msgspec.structs import replace
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import CodeSource, WorkerCode

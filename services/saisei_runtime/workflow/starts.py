@@ -75,7 +75,7 @@ class Starts:
                 future.set_result(found[instance.incarnation])
 
     def _read(self, connection: Connection, instances: Sequence[Instance]) -> dict[str, Start]:
-        cursor = Cursor(connection)
+        cursor = Cursor(connection.connection, postgresql=self._sql.postgresql)
         given = [(instance.incarnation,) for instance in instances if instance.has_params]
         begun = [(instance.incarnation,) for instance in instances if instance.step_count > 0]
         params: dict[str, bytes] = {}

@@ -6,21 +6,25 @@ Compiled from the tables of `store.schema`; executed as text so that a batch cos
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 from typing import Any, Final
 
+import msgspec
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Engine, PoolProxiedConnection, Table
 from sqlalchemy.dialects import registry
 
 from saisei_runtime.store import schema
 from saisei_runtime.workflow.records import STEP_COMPLETE
 
+# Of one insertion into SQLite.
+ROWS_AT_ONCE: Final = 64
 # The columns of an instance that no transition changes.
 IMMUTABLE: Final = 6
 # A workflow is closed under this lock, and new owners and instances are admitted under a shared one (DW-08).
@@ -31,6 +35,7 @@ CLOSE: Final = f"SELECT pg_advisory_xact_lock({ADMISSION_LOCK})"
 # then at most 32 MiB. DEFERRED stands in its place, for no document is empty.
 GIVEN_AT_ONCE: Final = 32_768
 DEFERRED: Final = b""
+_json = msgspec.json.Encoder().encode
 _POSTGRESQL: Final = registry.load("postgresql")()
 # What may change while one owner keeps one lease.
 RUNNING_COLUMNS: Final = (
@@ -74,7 +79,7 @@ class Statements:
         """The parameters of a look-up of many keys: one array for each key column, or one JSON text on SQLite."""
         if self.postgresql:
             return tuple(list(column) for column in zip(*keys, strict=True))
-        return (json.dumps(keys),)
+        return (_json(keys).decode(),)
 
 
 def statements(postgresql: bool) -> Statements:
@@ -191,16 +196,24 @@ def _cause(error: BaseException) -> BaseException:
     return error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
 
 
+@cache
+def _wide(sql: str, rows: int) -> str:
+    """The same insertion into SQLite, of so many rows."""
+    head, _, row = sql.partition(" VALUES ")
+    row, close, tail = row.partition(")")
+    return f"{head} VALUES {', '.join([row + close] * rows)}{tail}"
+
+
 class Cursor:
     """The driver's own cursor inside a transaction of SQLAlchemy's: nothing is built around each statement.
 
     One statement of the journal handles many rows, and it runs thousands of times a second.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection.connection
-        self._cursor = self._connection.cursor()
-        self._by_column = connection.dialect.name == "postgresql"
+    def __init__(self, connection: PoolProxiedConnection, *, postgresql: bool) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self._by_column = postgresql
 
     def fetch(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[Any]:
         self._cursor.execute(sql, parameters)
@@ -213,8 +226,22 @@ class Cursor:
             self._cursor.execute(sql, [list(column) for column in zip(*rows, strict=True)])
         elif len(rows) == 1:
             self._cursor.execute(sql, rows[0])
+        elif " VALUES " in sql:
+            self._insert(sql, rows)
         else:
             self._cursor.executemany(sql, rows)
+
+    def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Many rows in one statement, in sizes of powers of two, so that few statements are to be prepared.
+
+        The driver gives the interpreter's lock away twice for each statement that it runs, and for each row when it is
+        told of many rows: each time the writer may have to wait for the event loop to end its turn.
+        """
+        at = 0
+        while at < len(rows):
+            size = min(1 << (len(rows) - at).bit_length() - 1, ROWS_AT_ONCE)
+            self._cursor.execute(_wide(sql, size), [*chain.from_iterable(rows[at : at + size])])
+            at += size
 
     def call(self, sql: str, parameters: tuple[Any, ...]) -> None:
         """Executes a statement whose result nobody needs."""

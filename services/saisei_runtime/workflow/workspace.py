@@ -12,6 +12,7 @@ from msgspec.structs import astuple, replace
 from saisei_runtime.store.text import loaded, stored
 from saisei_runtime.workflow import events, machine
 from saisei_runtime.workflow.commands import BY_KEY, Claim, Command, Create, Instant, Reply, View
+from saisei_runtime.workflow.kept import Kept, KeptInstance
 from saisei_runtime.workflow.records import Instance, LogEntry, QueuedEvent, Step
 from saisei_runtime.workflow.statements import ADMIT, IMMUTABLE, RUNNING_COLUMNS, Cursor, Statements
 
@@ -28,11 +29,19 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 class Workspace:
     """Rows of one transaction. Not thread-safe: it belongs to the writer."""
 
-    def __init__(self, cursor: Cursor, sql: Statements, alive: Container[str], closed: Container[str]) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        sql: Statements,
+        alive: Container[str],
+        closed: Container[str],
+        kept: Kept | None = None,
+    ) -> None:
         self._cursor = cursor
         self._sql = sql
         self._alive = alive
         self._closed = closed
+        self._kept = kept
         self._instances: dict[str, Instance] = {}
         self._keys: dict[tuple[str, str], str] = {}
         self._steps: dict[tuple[str, str], Step] = {}
@@ -57,7 +66,11 @@ class Workspace:
             if isinstance(command, BY_KEY):
                 keys[(command.workflow_uid, stored(command.instance_id))] = None
             else:
-                incarnations[command.incarnation] = None
+                known = None if self._kept is None else self._kept.get(command.incarnation)
+                if known is None:
+                    incarnations[command.incarnation] = None
+                else:
+                    self._know(known)
         if keys:
             found = self._cursor.fetch(self._sql.instances_by_key, self._sql.many(list(keys)))
             if self._sql.postgresql:
@@ -90,11 +103,26 @@ class Workspace:
 
     def _remember(self, rows: Iterable[Sequence[Any]]) -> None:
         for row in rows:
-            instance = loaded_instance(row)
-            self._instances[instance.incarnation] = instance
-            self._keys[(instance.workflow_uid, instance.instance_id)] = instance.incarnation
-            if instance.step_count == 0:
-                self._stepless.add(instance.incarnation)
+            self._meet(loaded_instance(row))
+
+    def _meet(self, instance: Instance) -> None:
+        self._instances[instance.incarnation] = instance
+        self._keys[(instance.workflow_uid, instance.instance_id)] = instance.incarnation
+        if instance.step_count == 0:
+            self._stepless.add(instance.incarnation)
+
+    def _know(self, known: KeptInstance) -> None:
+        """A row, and steps of it, that need not be read."""
+        incarnation = known.instance.incarnation
+        if incarnation not in self._instances:
+            self._meet(known.instance)
+            for name, step in known.open.items():
+                self._steps[(incarnation, name)] = step
+
+    def _is_known_absent(self, incarnation: str, name: str) -> bool:
+        """Whether it is certain, without a look, that the table has no step of that name."""
+        known = None if self._kept is None else self._kept.get(incarnation)
+        return known is not None and known.finished is not None and name not in known.finished
 
     def _load_steps(self, commands: Sequence[Command]) -> None:
         names: dict[tuple[str, str], None] = {}
@@ -103,9 +131,11 @@ class Workspace:
             if instance is None or instance.step_count == 0:
                 continue
             name = machine.step_needed(command, instance)
-            if name is not None:
+            if name is None or (instance.incarnation, name) in self._steps:
+                continue
+            self._sought.add((instance.incarnation, name))
+            if not self._is_known_absent(instance.incarnation, name):
                 names[(instance.incarnation, stored(name))] = None
-                self._sought.add((instance.incarnation, name))
         if names:
             for row in self._cursor.fetch(self._sql.steps_by_name, self._sql.many(list(names))):
                 step = loaded_step(row)
@@ -183,8 +213,10 @@ class Workspace:
         key = (instance.incarnation, name)
         step = self._steps.get(key)
         if step is None and key not in self._sought and instance.incarnation not in self._stepless:
-            # Needed only because of a command before this one in the same transaction, which is rare.
             self._sought.add(key)
+            if self._is_known_absent(*key):
+                return None
+            # Needed only because of a command before this one in the same transaction, which is rare.
             for row in self._cursor.fetch(self._sql.steps_by_name, self._sql.many([(key[0], stored(name))])):
                 step = self._steps[key] = loaded_step(row)
         return step
@@ -237,6 +269,14 @@ class Workspace:
         cursor.write(sql.insert_log, [astuple(entry) for log in self._entries.values() for entry in log])
         return changes
 
+    def keep(self, kept: Kept) -> None:
+        """After the commit: the next transaction need not read what this one wrote."""
+        steps: dict[str, list[Step]] = {}
+        for (incarnation, _), step in self._changed_steps.items():
+            steps.setdefault(incarnation, []).append(step)
+        for incarnation, before in self._before.items():
+            kept.committed(before, self._instances[incarnation], steps.get(incarnation, ()))
+
 
 def loaded_instance(row: Sequence[Any]) -> Instance:
     instance = Instance(*row)
@@ -259,10 +299,6 @@ def _instance_row(instance: Instance) -> tuple[Any, ...]:
     return astuple(replace(instance, instance_id=escaped[0], error_message=escaped[1], pending_step=escaped[2]))
 
 
-def _same_owner(before: Instance, after: Instance) -> bool:
-    return before.owner is not None and before.owner == after.owner and before.lease_until_ms == after.lease_until_ms
-
-
 _running_values = attrgetter(*RUNNING_COLUMNS[1:])
 
 
@@ -277,7 +313,10 @@ def loaded_step(row: Sequence[Any]) -> Step:
 
 
 def _step_row(step: Step) -> tuple[Any, ...]:
-    return astuple(replace(step, name=stored(step.name), event_type=stored(step.event_type)))
+    name, event_type = stored(step.name), stored(step.event_type)
+    if name == step.name and event_type == step.event_type:
+        return astuple(step)
+    return astuple(replace(step, name=name, event_type=event_type))
 
 
 def _loaded_event(row: Sequence[Any]) -> QueuedEvent:
