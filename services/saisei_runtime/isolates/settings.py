@@ -22,7 +22,7 @@ class IsolateSettings:
     # A server that says or takes nothing for so long is given up: the fetch rejects, or its body breaks off.
     egress_silent_after: float = 300.0
     # Workflow threads of one Worker: kept ready, and at most.
-    warm_threads: int = 8
+    warm_threads: int = 12
     max_threads: int = 40
     # A thread is replaced after so many contexts or so much heap: whatever leaks in the engine ends with its thread.
     contexts_per_thread: int = 20_000
