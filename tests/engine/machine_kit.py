@@ -211,7 +211,12 @@ class StoredRows(Rows):
 
     def apply(self, command: Command) -> Reply:
         with self._database.writer.begin() as connection:
-            workspace = Workspace(Cursor(connection), self._sql, ("incarnation",) if self.alive else (), ())
+            workspace = Workspace(
+                Cursor(connection.connection, postgresql=self._sql.postgresql),
+                self._sql,
+                ("incarnation",) if self.alive else (),
+                (),
+            )
             workspace.load([command])
             reply = workspace.apply(command, Instant(self.now, self.wall))
             workspace.flush()

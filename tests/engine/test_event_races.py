@@ -147,7 +147,7 @@ class Writer:
     ) -> list[Reply]:
         """`between` is called when everything is loaded and decided, and nothing is written."""
         with self._database.writer.begin() as connection:
-            cursor = Cursor(connection)
+            cursor = Cursor(connection.connection, postgresql=self._sql.postgresql)
             workspace = Workspace(cursor, self._sql, (), ())
             workspace.load([command for command, _ in commands])
             replies = [workspace.apply(command, now) for command, now in commands]

@@ -15,12 +15,12 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, zip_longest
 from typing import Final, NoReturn
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import CodeSource, WorkerCode
@@ -313,7 +313,7 @@ def judge(
 
 def disguised(history: Sequence[HistoryStep]) -> list[HistoryStep]:
     """The history for a replay that may perform nothing: no open step has a method, no new one has a place."""
-    steps = [replace(step, kind=_DISGUISE) if step.state == "open" else step for step in history]
+    steps = [structs.replace(step, kind=_DISGUISE) if step.state == "open" else step for step in history]
     names = {step.name for step in steps}
     number = 0
     while len(steps) < STEPS:
