@@ -54,10 +54,11 @@ def form_name(url: str) -> str:
 
 
 @app.command()
-def show(named: Named, space: Space = None, data_dir: DataDir = None) -> None:
-    """Print one Resource as JSON."""
+def show(named: Named, space: Space = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Print one Resource, with what the Host observes of it now. It is JSON with and without --json."""
     with open_client(data_dir) as client:
-        out.print_json(data=find(client, named, space))
+        # A list has the last observation; a read of the one Resource makes a new one.
+        out.print_json(data=client.resource(find(client, named, space)["uid"]))
 
 
 @app.command()

@@ -242,6 +242,19 @@ def test_events_that_no_wait_has_taken_are_shown(app: App) -> None:
     assert json.loads(app.run("workflows", "show", app.workflow, "one", "--json").stdout)["queuedEvents"] == []
 
 
+def test_a_workflow_is_shown_as_it_is_now(app: App) -> None:
+    """DW-05, H-090: by its name too, a workflow is shown ready once its class is deployed, with its counts."""
+    app.write("Pay", binding="PAY")
+    app.run("deploy", str(app.folder))
+    app.run("workflows", "create", app.workflow, "--id", "one")
+
+    def is_counted() -> bool:
+        observed = json.loads(app.run("resources", "show", app.workflow, "--json").stdout)["observed"]
+        return bool(observed["ready"] and observed["instanceCounts"]["waiting"] == 1)
+
+    eventually(is_counted)
+
+
 def test_a_class_is_given_up_as_advised(app: App) -> None:
     """DW-06, DW-07, DW-09, Design 6: what the refusal of another class advises can be done, step by step.
 

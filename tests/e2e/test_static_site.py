@@ -96,8 +96,9 @@ def test_large_files_stream(host: DevHost, tmp_path: Path) -> None:
                 body.extend(response.read(MEGABYTE))
             most = max(most, usage(services).rss_bytes - before)
         assert [hashlib.sha256(body).digest() for body in bodies] == [hashlib.sha256(data).digest()] * 8
-        # Whole copies would be 128 MiB; each stream has its buffers in gRPC, TLS and the kernel.
-        assert most < 64 * MEGABYTE, f"{most / MEGABYTE:.0f} MiB"
+        # Whole copies would be 128 MiB in each of the two services. On a slow machine all eight streams may have their
+        # buffers in gRPC and TLS full at once: some MiB each.
+        assert most < 112 * MEGABYTE, f"{most / MEGABYTE:.0f} MiB"
 
 
 def test_a_download_ends_with_its_deployment(host: DevHost, tmp_path: Path) -> None:
