@@ -132,7 +132,7 @@ async def test_the_step_journal_is_readable(host: Host) -> None:
     host.define(program)
     await host.engine.create("wf", "i", None)
     await host.until("i", "waiting")
-    (first, bad, wait), cursor = await host.engine.steps("wf", "i")
+    (first, bad, wait), cursor, _ = await host.engine.steps("wf", "i")
     assert cursor is None
     assert (first.name, first.kind, first.state, first.result) == ("z\0first", "do", "complete", b'{"r":1}')
     assert (bad.state, bad.failed_attempts, bad.error) == ("errored", 1, "step_failed")

@@ -41,7 +41,7 @@ async def test_a_page_of_steps_ends_before_it_grows_too_large(host: Host) -> Non
     names: list[str] = []
     cursor = None
     while True:
-        steps, cursor = await host.engine.steps("wf", "i", cursor)
+        steps, cursor, _ = await host.engine.steps("wf", "i", cursor)
         assert sum(len(step.result or b"") for step in steps) < 3 * 1024 * 1024
         names += [step.name for step in steps]
         if cursor is None:

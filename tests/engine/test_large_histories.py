@@ -109,7 +109,7 @@ async def test_a_history_larger_than_the_heap(real: Host) -> None:
     names: list[str] = []
     cursor = None
     while True:
-        steps, cursor = await real.engine.steps("wf", "i", cursor)
+        steps, cursor, _ = await real.engine.steps("wf", "i", cursor)
         assert sum(len(step.result or b"") for step in steps) <= PAGE_BYTES
         names += [step.name for step in steps]
         if cursor is None:

@@ -89,11 +89,10 @@ class WorkflowServicer(rpc.WorkflowServiceServicer):
     async def ListSteps(self, request: pb.ListStepsRequest, context: Context) -> pb.ListStepsResponse:
         await self._admit(request.workflow_uid, context)
         cursor = request.cursor if request.HasField("cursor") else None
-        steps, next_cursor = await self._engine.steps(request.workflow_uid, _instance_id(request.id), cursor)
+        steps, next_cursor, events = await self._engine.steps(request.workflow_uid, _instance_id(request.id), cursor)
         answer = pb.ListStepsResponse(steps=[_step(step) for step in steps], next_cursor=next_cursor)
-        if next_cursor is None:
-            for kind, at in await self._engine.queued_events(request.workflow_uid, _instance_id(request.id)):
-                answer.queued_events.add(type=kind, accepted_at_ms=at)
+        for kind, at in events:
+            answer.queued_events.add(type=kind, accepted_at_ms=at)
         return answer
 
     async def SendEvent(self, request: pb.SendEventRequest, context: Context) -> pb.SendEventResponse:

@@ -272,18 +272,16 @@ class WorkflowEngine:
 
     async def steps(
         self, workflow_uid: str, instance_id: str, cursor: str | None = None
-    ) -> tuple[StepViews, str | None]:
-        """The journal in order of first registration, and what continues it. Fails with unknown_instance."""
+    ) -> tuple[StepViews, str | None, list_[tuple[str, int]]]:
+        """The journal in order of first registration, and what continues it. With its end come the type and acceptance
+        time in epoch ms of each event that no wait has taken yet. Fails with unknown_instance."""
         instance = await self._found(workflow_uid, instance_id)
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= CURSOR_DIGITS):
             raise SaiseiError("invalid_request", "The cursor is not one that this list gave.")
         after = int(cursor) if cursor is not None else -1
-        steps, more = await self._reads.steps(instance.incarnation, after, PAGE_BYTES)
-        return [step_view(step) for step in steps], str(steps[-1].seq) if more else None
-
-    async def queued_events(self, workflow_uid: str, instance_id: str) -> list_[tuple[str, int]]:
-        """Type and acceptance time in epoch ms of what no wait has taken yet. Fails with unknown_instance."""
-        return await self._reads.queued((await self._found(workflow_uid, instance_id)).incarnation)
+        queued = instance.queued_count > 0
+        steps, more, events = await self._reads.steps(instance.incarnation, after, PAGE_BYTES, queued=queued)
+        return [step_view(step) for step in steps], str(steps[-1].seq) if more else None, events
 
     async def send_event(self, workflow_uid: str, instance_id: str, event_type: str, payload: bytes | None) -> None:
         """W-060 … W-066. Fails with unknown_instance, instance_terminal, event_queue_full, invalid_request."""

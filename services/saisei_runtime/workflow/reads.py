@@ -24,6 +24,15 @@ T = TypeVar("T")
 _instances = schema.instances.c
 _steps = schema.steps.c
 _queued = schema.queued_events.c
+# Built once: a listing of steps is asked for as often as instances are looked at.
+_MINE = (_steps.incarnation == sa.bindparam("incarnation")) & (_steps.seq > sa.bindparam("after"))
+_SIZES = sa.select(_steps.seq, sa.func.length(_steps.result)).where(_MINE).order_by(_steps.seq)
+_STEPS = sa.select(schema.steps).where(_MINE, _steps.seq <= sa.bindparam("last")).order_by(_steps.seq)
+_QUEUED = (
+    sa.select(_queued.type, _queued.accepted_at_ms)
+    .where(_queued.incarnation == sa.bindparam("incarnation"))
+    .order_by(_queued.seq)
+)
 _log = schema.event_log.c
 
 
@@ -105,30 +114,27 @@ class Reads:
         found = await self._read(lambda connection: {row[0]: int(row[1]) for row in connection.execute(query)})
         return {status: found.get(status, 0) for status in STATUSES}
 
-    async def steps(self, incarnation: str, after: int, limit_bytes: int) -> tuple[list[Step], bool]:
+    async def steps(
+        self, incarnation: str, after: int, limit_bytes: int, *, queued: bool
+    ) -> tuple[list[Step], bool, list[tuple[str, int]]]:
         """In order of first registration, from the first `seq` above `after`: one, and further ones as long as the
-        results do not exceed `limit_bytes`; and whether there are more."""
-        mine = (_steps.incarnation == incarnation) & (_steps.seq > after)
-        sizes = sa.select(_steps.seq, sa.func.length(_steps.result)).where(mine).order_by(_steps.seq)
+        results do not exceed `limit_bytes`; whether there are more; and if there are not and `queued` says so, the type
+        and acceptance time in epoch ms of each event that waits in the queue, the oldest first."""
 
-        def _run(connection: Connection) -> tuple[list[Step], bool]:
+        def _run(connection: Connection) -> tuple[list[Step], bool, list[tuple[str, int]]]:
             last, size, more = after, 0, False
-            for seq, length in connection.execute(sizes).all():
+            of = {"incarnation": incarnation, "after": after}
+            for seq, length in connection.execute(_SIZES, of).all():
                 size += length or 0
                 if last != after and size > limit_bytes:
                     more = True
                     break
                 last = seq
-            query = sa.select(schema.steps).where(mine, _steps.seq <= last).order_by(_steps.seq)
-            return [loaded_step(row) for row in connection.execute(query)], more
+            found = [loaded_step(row) for row in connection.execute(_STEPS, {**of, "last": last})]
+            events = connection.execute(_QUEUED, {"incarnation": incarnation}) if queued and not more else ()
+            return found, more, [(loaded(row[0]), row[1]) for row in events]
 
         return await self._read(_run)
-
-    async def queued(self, incarnation: str) -> list[tuple[str, int]]:
-        """Type and acceptance time in epoch ms of each event that waits in the queue, the oldest first."""
-        query = sa.select(_queued.type, _queued.accepted_at_ms).where(_queued.incarnation == incarnation)
-        query = query.order_by(_queued.seq)
-        return await self._read(lambda connection: [(loaded(row[0]), row[1]) for row in connection.execute(query)])
 
     async def result_of(self, incarnation: str, name: str) -> bytes | None:
         """The result of a finished step; backend_unavailable also when the instance was purged meanwhile."""
