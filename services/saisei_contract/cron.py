@@ -116,14 +116,6 @@ def parse_cron(text: str) -> Cron:
     return Cron(minutes, hours, days, months, weekdays, either)
 
 
-def is_cron(text: str) -> bool:
-    try:
-        parse_cron(text)
-    except CronError:
-        return False
-    return True
-
-
 def _values(field: _Field, text: str) -> frozenset[int]:
     found: set[int] = set()
     for item in text.split(","):

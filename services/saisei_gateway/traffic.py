@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from saisei.runtime.v1 import invocation_pb2 as pb
 from saisei_contract.errors import SaiseiError
+from saisei_contract.http_headers import HOP_BY_HOP
 from saisei_gateway.calls import Gateway
 from saisei_gateway.host_api.respond import host_error, problem_response
 from saisei_gateway.settings import hostname_of
@@ -33,19 +34,6 @@ CHUNK_BYTES = 64 * 1024
 METHODS_REFUSED = frozenset({"CONNECT", "TRACE", "TRACK"})
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
-HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 FORWARDING = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto"})
 BODILESS = frozenset({204, 205, 304})
 

@@ -7,13 +7,18 @@ from collections.abc import Callable
 
 from saisei_contract.clock import Clock
 
-__all__ = ["Clock", "SystemClock", "VirtualClock"]
+__all__ = ["Clock", "SystemClock", "VirtualClock", "wall_ms"]
 
 
 # How far one advance of a virtual clock goes at most, in seconds (100 years), and the last instant that it reaches: the
 # end of the year 9999, which is the last one that a timestamp can name.
 ADVANCE_SECONDS_MAX = 3_155_760_000
 VIRTUAL_MS_MAX = 253_402_300_799_999
+
+
+def wall_ms() -> int:
+    """The machine's time in epoch ms: what leases run on, whatever the Host's clock says."""
+    return time.time_ns() // 1_000_000
 
 
 class SystemClock:
@@ -23,7 +28,7 @@ class SystemClock:
         self._last = 0
 
     def now_ms(self) -> int:
-        self._last = max(self._last, time.time_ns() // 1_000_000)
+        self._last = max(self._last, wall_ms())
         return self._last
 
 
@@ -31,7 +36,7 @@ class VirtualClock:
     """Stands still between advances. `on_advance` callbacks run in the loop of the caller of `advance`."""
 
     def __init__(self, start_ms: int | None = None) -> None:
-        self._now = time.time_ns() // 1_000_000 if start_ms is None else start_ms
+        self._now = wall_ms() if start_ms is None else start_ms
         self._listeners: list[Callable[[], None]] = []
 
     def now_ms(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saisei_contract.cron import CronError, is_cron, parse_cron
+from saisei_contract.cron import CronError, parse_cron
 from saisei_contract.errors import SaiseiError
 from saisei_contract.forms import urls
 from saisei_contract.forms.worker_cron_trigger import FORM, WorkerCronTriggerSpec
@@ -117,7 +117,8 @@ def test_fields(cron: str, field: str, values: set[int]) -> None:
 )
 def test_what_is_no_schedule(cron: str) -> None:
     """CR-01, CR-02: names, empty items, extra spaces, ranges and steps that are none, 65 characters."""
-    assert not is_cron(cron)
+    with pytest.raises(CronError):
+        parse_cron(cron)
     with pytest.raises(SaiseiError) as refusal:
         FORM.validate({"worker": {"resourceUid": "w"}, "cron": cron})
     assert refusal.value.reason == "invalid_spec"

@@ -7,7 +7,7 @@ import asyncio
 from engine_fakes import YEAR, Completed, CrashError, End, Hold, Host, holds, refused, returns_nothing, sleeps
 
 from saisei_runtime.isolates.port import RetryPolicy
-from saisei_runtime.workflow.journal import wall_ms
+from saisei_service.clock import wall_ms
 
 # --- ends -------------------------------------------------------------------------------------------------------------
 

@@ -12,14 +12,14 @@ import sqlalchemy as sa
 
 from saisei_contract.clock import Clock
 from saisei_contract.errors import SaiseiError
-from saisei_runtime.cron.runs import CronRuns, wall_ms
+from saisei_runtime.cron.runs import CronRuns
 from saisei_runtime.cron.scheduler import CronScheduler, CronSettings
 from saisei_runtime.hosting.state import HostedCron
 from saisei_runtime.isolates.port import Unanswered
 from saisei_runtime.isolates.runs import RunEnd, ScheduledEvent
 from saisei_runtime.store import migrate_runtime
 from saisei_runtime.store.schema import cron_runs
-from saisei_service.clock import VirtualClock
+from saisei_service.clock import VirtualClock, wall_ms
 from saisei_service.database import Database, open_database
 
 MINUTE = 60_000

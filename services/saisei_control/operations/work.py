@@ -17,7 +17,7 @@ from saisei_control.artifacts.custody import Custody
 from saisei_control.artifacts.sources import Sources
 from saisei_control.assignments import log
 from saisei_control.assignments.watch import Replicas
-from saisei_control.operations.outcome import Again, Outcome
+from saisei_control.operations.outcome import Again, Failed, Outcome
 from saisei_control.runtime_client import RuntimeFleet
 from saisei_control.secrets.vault import Vault
 from saisei_control.store.rows import StoredResource, find_operation, update_operation
@@ -56,15 +56,14 @@ class Work:
     # This attempt's number, from 1.
     attempt: int = 1
 
-    async def publish(self, body: assignments_pb2.Assignment) -> int:
-        """Publishes the Resource's assignment; from then on the effect has begun."""
-
-        def work(connection: Connection) -> int:
-            return self.publish_in(connection, body)
-
-        return await self.host.store.write(work)
+    async def put_into_effect(self, publish: Callable[[Connection], int | Failed]) -> Outcome | None:
+        """Runs `publish`, which checks and publishes in one transaction (WD-06) and gives the revision. None once every
+        live runtime works by that; else the outcome of this attempt."""
+        published = await self.host.store.write(publish)
+        return published if isinstance(published, Failed) else await self.until_effective(published)
 
     def publish_in(self, connection: Connection, body: assignments_pb2.Assignment) -> int:
+        """Publishes the Resource's assignment; from then on the effect has begun."""
         self._begin(connection)
         return log.publish(connection, self.resource, body)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.hosting.state import HostedVersion
+from saisei_runtime.isolates.bodies import plain_text
 from saisei_runtime.isolates.port import BindingError, FetchHead, FetchResult, ServiceCall, Unanswered
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class ServiceBindings:
             return await self._delivery.deliver(call.binding.resource_uid, call.request)
         except Unanswered:
             # It began: what the Worker did is done, and its end is its own failure.
-            return FetchResult(500, [("content-type", "text/plain;charset=UTF-8")], _text("Internal Server Error"))
+            return plain_text(500, "Internal Server Error")
         except SaiseiError as error:
             raise BindingError("backend_unavailable", error.detail or error.kind.title) from None
         except Exception as error:
@@ -50,7 +51,3 @@ class ServiceBindings:
             return False
         answering = [self._hosted.version(uid) for uid in self._hosted.allocation(call.binding.resource_uid) or ()]
         return bool(answering) and all(one is not None and one.space == caller.space for one in answering)
-
-
-async def _text(text: str) -> AsyncIterator[bytes]:
-    yield text.encode()

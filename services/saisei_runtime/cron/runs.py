@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -16,6 +15,7 @@ from saisei_runtime.hosting.state import HostedCron
 from saisei_runtime.isolates.runs import RunEnd
 from saisei_runtime.store.schema import cron_runs
 from saisei_runtime.store.text import stored
+from saisei_service.clock import wall_ms
 from saisei_service.database import Database
 
 T = TypeVar("T")
@@ -40,11 +40,6 @@ class CronRun:
     worker_uid: str
     cron: str
     deliveries: int
-
-
-def wall_ms() -> int:
-    """The machine's time in epoch ms: what leases run on, whatever the Host's clock says."""
-    return time.time_ns() // 1_000_000
 
 
 class CronRuns:

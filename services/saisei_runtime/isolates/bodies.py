@@ -1,8 +1,10 @@
-"""Bodies whose end somebody waits for."""
+"""Bodies whose end somebody waits for, and the Host's own answers in plain text."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+
+from saisei_runtime.isolates.port import FetchResult
 
 
 class WatchedBody:
@@ -46,3 +48,12 @@ async def close_body(body: AsyncIterator[bytes]) -> None:
     close = getattr(body, "aclose", None)
     if close is not None:
         await close()
+
+
+def plain_text(status: int, text: str) -> FetchResult:
+    """What the Host answers in a Worker's place."""
+    return FetchResult(status, [("content-type", "text/plain;charset=UTF-8")], _once(text.encode()))
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content

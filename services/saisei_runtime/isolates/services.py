@@ -6,25 +6,11 @@ import asyncio
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from saisei_contract.http_headers import HOP_BY_HOP
 from saisei_runtime.code import Binding, BindingKind, WorkerCode
 from saisei_runtime.isolates.bodies import WatchedBody
 from saisei_runtime.isolates.lineage import Lineage
 from saisei_runtime.isolates.port import BindingError, BindingHost, FetchHead, FetchResult, ServiceCall
-
-# These concern one connection (RFC 9110 7.6.1); nothing is upgraded through a Binding (MW-42).
-HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 
 
 class ServiceCalls:

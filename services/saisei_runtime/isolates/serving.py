@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import WorkerCode
-from saisei_runtime.isolates.bodies import WatchedBody
+from saisei_runtime.isolates.bodies import WatchedBody, plain_text
 from saisei_runtime.isolates.calls import BindingCalls
 from saisei_runtime.isolates.code_frames import give_code
 from saisei_runtime.isolates.contexts import log_worker_line
@@ -53,10 +53,6 @@ class ServingLimits:
 
     answer_within: float = 120.0
     wait_until_within: float = 300.0
-
-
-async def _text(text: str) -> AsyncIterator[bytes]:
-    yield text.encode()
 
 
 _GONE = ("backend_unavailable", "the Worker was stopped before it had answered")
@@ -323,9 +319,7 @@ class ServingThread:
             invocation.leave()
             what = f"The fetch handler gave no Response within {self.limits.answer_within:g} seconds."
             log_worker_line(self._code.worker_uid, scope, "error", what)
-            return FetchResult(
-                504, [("content-type", "text/plain;charset=UTF-8")], _text("The Worker did not answer in time.")
-            )
+            return plain_text(504, "The Worker did not answer in time.")
         except asyncio.CancelledError:
             invocation.leave()
             raise

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Protocol
 
 from saisei_contract.errors import SaiseiError
 from saisei_runtime.code import CodeSource, WorkerCode
 from saisei_runtime.hosting.state import HostedState
-from saisei_runtime.isolates.bodies import WatchedBody, close_body
+from saisei_runtime.isolates.bodies import WatchedBody, close_body, plain_text
 from saisei_runtime.isolates.port import FetchHead, FetchResult, StaticAsset, Unanswered
 from saisei_runtime.isolates.runs import RunEnd, ScheduledEvent
 from saisei_runtime.serving.assets import Assets, find
@@ -102,7 +101,7 @@ class Serving:
         if file is not None and not version.assets.run_worker_first:
             return await self._assets.result(version_uid, file, request)
         if not version.entrypoint:
-            return _not_found()
+            return plain_text(404, "Not Found\n")
         result = await self._run(version_uid, request)
         if file is None or not version.assets.run_worker_first or result.status != 404:
             return result
@@ -116,18 +115,10 @@ class Serving:
     async def _run(self, version_uid: str, request: FetchHead) -> FetchResult:
         code = await self._code.load(version_uid)
         if "fetch" not in code.handlers:
-            return _not_found()
+            return plain_text(404, "Not Found\n")
         return await self._pool.fetch(code, request)
 
     def _ended(self, version_uid: str) -> None:
         self._under_way[version_uid] -= 1
         if self._under_way[version_uid] <= 0:
             del self._under_way[version_uid]
-
-
-def _not_found() -> FetchResult:
-    return FetchResult(404, [("content-type", "text/plain;charset=UTF-8")], _text("Not Found\n"))
-
-
-async def _text(text: str) -> AsyncIterator[bytes]:
-    yield text.encode()

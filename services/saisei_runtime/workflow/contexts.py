@@ -34,9 +34,10 @@ from saisei_runtime.isolates.port import (
     WorkflowStart,
 )
 from saisei_runtime.workflow.commands import ContextEnded, Release, RenewLease, Stale, StepCalled
-from saisei_runtime.workflow.journal import Journal, Outcome, wall_ms
+from saisei_runtime.workflow.journal import Journal, Outcome
 from saisei_runtime.workflow.reads import Reads
 from saisei_runtime.workflow.records import Instance
+from saisei_service.clock import wall_ms
 
 _log = logging.getLogger(__name__)
 

@@ -42,6 +42,7 @@ from saisei_runtime.workflow.commands import (
 from saisei_runtime.workflow.statements import Cursor, is_passing, is_unavailable, prefer_indexes, statements
 from saisei_runtime.workflow.transactions import SqliteTransactions, Transactions
 from saisei_runtime.workflow.workspace import Change, Workspace
+from saisei_service.clock import wall_ms
 from saisei_service.database import Database
 
 _log = logging.getLogger(__name__)
@@ -88,11 +89,6 @@ class _Stop:
 
 # Commands travel in lists: waking the writer for each of them cost more than handing them over did.
 _Item: TypeAlias = list[_Entry] | _Ready | _Work | _Stop
-
-
-def wall_ms() -> int:
-    """The machine's time in epoch ms: what leases run on, whatever the Host's clock says."""
-    return time.time_ns() // 1_000_000
 
 
 class Journal:

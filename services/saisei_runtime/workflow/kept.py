@@ -28,7 +28,7 @@ class KeptInstance:
 
 
 class Kept:
-    """By incarnation. Belongs to the writer's thread, and is changed only after a commit."""
+    """By incarnation. Belongs to whoever has the transaction, and learns only what was committed."""
 
     def __init__(self) -> None:
         self._version: int | None = None

@@ -8,11 +8,12 @@ from sqlalchemy import Connection
 from saisei_runtime.store import schema
 from saisei_runtime.workflow import notices
 from saisei_runtime.workflow.identity import created_at_least
-from saisei_runtime.workflow.journal import Journal, wall_ms
+from saisei_runtime.workflow.journal import Journal
 from saisei_runtime.workflow.limits import LIFETIME_MS
 from saisei_runtime.workflow.reads import Reads
 from saisei_runtime.workflow.records import RUNNING
 from saisei_runtime.workflow.statements import CLOSE
+from saisei_service.clock import wall_ms
 
 # Rows of that many instances leave in one transaction, so that transitions in between wait for a few ms only.
 CHUNK = 200

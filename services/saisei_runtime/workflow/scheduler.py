@@ -18,10 +18,11 @@ from saisei_contract.errors import SaiseiError
 from saisei_runtime.workflow.allocations import Allocations
 from saisei_runtime.workflow.commands import Claim, Claimed, Requeue, Terminate
 from saisei_runtime.workflow.contexts import Contexts, Run
-from saisei_runtime.workflow.journal import Journal, Outcome, wall_ms
+from saisei_runtime.workflow.journal import Journal, Outcome
 from saisei_runtime.workflow.reads import Reads
 from saisei_runtime.workflow.records import RUNNING, Instance
 from saisei_runtime.workflow.workspace import Change
+from saisei_service.clock import wall_ms
 
 _log = logging.getLogger(__name__)
 

@@ -21,12 +21,9 @@ _OBSERVE_SECONDS = 5.0
 class DurableWorkflowEffect:
     async def apply(self, work: Work) -> Outcome:
         spec = FORM.validate(exact_spec(work.resource))
-        admitted = await work.host.store.write(lambda connection: _admit(connection, work, spec))
-        if isinstance(admitted, Failed):
-            return admitted
-        waiting = await work.until_effective(admitted)
-        if waiting is not None:
-            return waiting
+        other = await work.put_into_effect(lambda connection: _admit(connection, work, spec))
+        if other is not None:
+            return other
         try:
             found = await work.host.fleet.observe(work.resource.uid, _OBSERVE_SECONDS)
         except SaiseiError as error:

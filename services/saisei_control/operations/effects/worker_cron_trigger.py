@@ -20,13 +20,10 @@ from saisei_control.store.rows import StoredResource, exact_spec
 class WorkerCronTriggerEffect:
     async def apply(self, work: Work) -> Outcome:
         spec = FORM.validate(exact_spec(work.resource))
-        attached = await work.host.store.write(lambda connection: _attach(connection, work, spec))
-        if isinstance(attached, Failed):
-            return attached
-        # Each runtime takes the new expression in place of the old one: from here on none fires by that (CR-07).
-        waiting = await work.until_effective(attached)
-        if waiting is not None:
-            return waiting
+        # Each runtime takes the new expression in place of the old one: from there on none fires by that (CR-07).
+        other = await work.put_into_effect(lambda connection: _attach(connection, work, spec))
+        if other is not None:
+            return other
         return Done(observed=_observed(spec.cron, work.host.clock.now_ms(), ready=True))
 
     async def remove(self, work: Work) -> Outcome:

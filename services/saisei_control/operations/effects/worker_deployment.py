@@ -30,12 +30,9 @@ class WorkerDeploymentEffect:
         replayed = await _replayed(work, spec)
         if isinstance(replayed, Failed | Again):
             return replayed
-        activated = await work.host.store.write(lambda connection: _activate(connection, work, spec, replayed))
-        if isinstance(activated, Failed):
-            return activated
-        waiting = await work.until_effective(activated)
-        if waiting is not None:
-            return waiting
+        other = await work.put_into_effect(lambda connection: _activate(connection, work, spec, replayed))
+        if other is not None:
+            return other
         return Done(
             observed={
                 "ready": True,

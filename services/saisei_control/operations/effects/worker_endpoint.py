@@ -18,12 +18,9 @@ from saisei_control.store.rows import exact_spec
 class WorkerEndpointEffect:
     async def apply(self, work: Work) -> Outcome:
         spec = FORM.validate(exact_spec(work.resource))
-        attached = await work.host.store.write(lambda connection: _attach(connection, work, spec))
-        if isinstance(attached, Failed):
-            return attached
-        waiting = await work.until_effective(attached)
-        if waiting is not None:
-            return waiting
+        other = await work.put_into_effect(lambda connection: _attach(connection, work, spec))
+        if other is not None:
+            return other
         # The gateway's certificate covers every name under the workers' domain: an effective route is reachable.
         return Done(observed={"tlsReady": True, "activeDeploymentRouteReady": True})
 
